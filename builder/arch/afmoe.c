@@ -88,7 +88,6 @@ const struct architecture arch_afmoe = {
      .qk_norm = QK_NORM_HEAD,
      .modules = {.output_gate = "self_attn.gate_proj"},
      .experts = &names},
-    .untried_on_gpu = true,
     .about =
         "small*: Trinity: four norms in a layer, an output gate, windows in some layers, which alone rotate; experts "
         "with sigmoid scores, a selection bias and shared experts",

@@ -22,6 +22,5 @@ const struct architecture arch_arcee = {
     "ArceeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .plain_mlp = true},
-    .untried_on_gpu = true,
     .about = "small*: AFM: MLPs without a gate",
 };

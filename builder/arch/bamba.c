@@ -62,6 +62,5 @@ const struct architecture arch_bamba = {
                  .up = "feed_forward.up_proj",
                  .down = "feed_forward.down_proj"},
      .partial_rotary = true},
-    .untried_on_gpu = true,
     .about = "small*: state spaces (Mamba-2), attention in some layers",
 };

@@ -34,6 +34,5 @@ const struct architecture arch_cohere = {
     "CohereForCausalLM",
     read_config,
     {.norms = {.attention_in = "input_layernorm"}, .norm = NORM_LAYER, .shares_norm = true},
-    .untried_on_gpu = true,
     .about = "small*: Command R, Aya: attention and MLP side by side; norms of each head with `use_qk_norm`",
 };

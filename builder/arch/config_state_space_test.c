@@ -78,6 +78,28 @@ TEST(published_configs)
          "'use_mamba_kernels': true, 'vocab_size': 131072}",
          "56 layers of 4480, heads 40/8 x 128, mlp 15680, vocabulary 131072, context 131072, rope 128 at "
          "10000, 27 recurrent, 4 without rotation;"},
+        {"nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+         "{'architectures': ['NemotronHForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0, "
+         "'auto_map': {'AutoConfig': 'configuration_nemotron_h.NemotronHConfig', 'AutoModel': "
+         "'modeling_nemotron_h.NemotronHForCausalLM', 'AutoModelForCausalLM': "
+         "'modeling_nemotron_h.NemotronHForCausalLM'}, 'bos_token_id': 1, 'chunk_size': 128, 'conv_kernel': 4, "
+         "'eos_token_id': 2, 'expand': 2, 'head_dim': 128, 'hidden_dropout': 0.0, 'hidden_size': 2688, "
+         "'hybrid_override_pattern': 'MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME', "
+         "'initializer_range': 0.02, 'intermediate_size': 1856, 'layer_norm_epsilon': 1e-05, "
+         "'mamba_head_dim': 64, 'mamba_hidden_act': 'silu', 'mamba_num_heads': 64, 'mamba_proj_bias': false, "
+         "'mamba_ssm_cache_dtype': 'float32', 'max_position_embeddings': 262144, 'mlp_bias': false, "
+         "'mlp_hidden_act': 'relu2', 'model_type': 'nemotron_h', 'moe_intermediate_size': 1856, "
+         "'moe_shared_expert_intermediate_size': 3712, 'n_group': 1, 'n_groups': 8, 'n_routed_experts': 128, "
+         "'n_shared_experts': 1, 'norm_eps': 1e-05, 'norm_topk_prob': true, 'num_attention_heads': 32, "
+         "'num_experts_per_tok': 6, 'num_hidden_layers': 52, 'num_key_value_heads': 2, 'num_logits_to_keep': "
+         "1, 'pad_token_id': 0, 'partial_rotary_factor': 1.0, 'rescale_prenorm_residual': true, "
+         "'residual_in_fp32': false, 'rope_theta': 10000, 'routed_scaling_factor': 2.5, 'sliding_window': "
+         "null, 'ssm_state_size': 128, 'tie_word_embeddings': false, 'time_step_floor': 0.0001, "
+         "'time_step_max': 0.1, 'time_step_min': 0.001, 'topk_group': 1, 'torch_dtype': 'bfloat16', "
+         "'transformers_version': '4.55.4', 'use_bias': false, 'use_cache': true, 'use_conv_bias': true, "
+         "'use_mamba_kernels': true, 'vocab_size': 131072}",
+         "52 layers of 2688, heads 32/2 x 128, mlp 1856, vocabulary 131072, context 262144, rope 128 at 10000, "
+         "23 recurrent, 6 without rotation; experts in 23: 6 of 128 x 1856, shared 3712;"},
     };
     test_config_published(models, sizeof models / sizeof *models);
 }
@@ -133,6 +155,44 @@ TEST(bamba_and_nemotron_h)
     assert_true(config.recurrent.projection_bias && !config.recurrent.conv_bias && config.recurrent.dt_min == 0.5);
     config = test_config_accepted("nemotron_h", "\"layers_block_type\": [\"mamba\", \"mlp\", \"attention\", \"mlp\"]");
     assert_int_equal(config.layer[2].mixer, MIXER_ATTENTION);
+    assert_int_equal(config.experts.count, 0);
+}
+
+TEST(nemotron_h_with_experts)
+{
+    struct model_config config =
+        test_config_accepted("nemotron_h",
+                             "\"layers_block_type\": [\"moe\", \"mlp\", \"attention\", \"moe\"], "
+                             "\"num_nextn_predict_layers\": 1, \"mtp_layers_block_type\": [\"attention\", "
+                             "\"moe\"], \"moe_latent_size\": null, \"moe_shared_expert_overlap\": false");
+    const struct model_experts *experts = &config.experts;
+    assert_true(config.layer[0].experts && !config.layer[1].experts && !config.layer[2].experts &&
+                config.layer[3].experts);
+    assert_int_equal(config.layer[0].mixer, MIXER_NONE);
+    assert_false(config.layer[0].no_mlp);
+    assert_int_equal(experts->count, 8);
+    assert_int_equal(experts->top_k, 2);
+    assert_int_equal(experts->intermediate_size, 7688);
+    assert_int_equal(experts->shared_size, 7688);
+    assert_int_equal(experts->score, ROUTER_SIGMOID);
+    assert_int_equal(experts->renormalise, ROUTER_SUM_PLUS_EPS);
+    assert_int_equal(experts->group_score, ROUTER_GROUP_BEST_TWO);
+    assert_true(experts->scale == 1 && experts->groups == 1);
+    assert_int_equal(config.ignored_layers, 1);
+    assert_string_equal(config.ignored_prefix, "mtp.");
+    config = test_config_accepted("nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"n_routed_experts\": 16, "
+                                                "\"num_experts_per_tok\": 3, \"moe_intermediate_size\": 48, "
+                                                "\"moe_shared_expert_intermediate_size\": 80, \"n_group\": 4, "
+                                                "\"topk_group\": 2, \"routed_scaling_factor\": 2.5, "
+                                                "\"norm_topk_prob\": false");
+    assert_true(!config.layer[0].experts && config.layer[1].experts);
+    assert_int_equal(experts->count, 16);
+    assert_int_equal(experts->top_k, 3);
+    assert_int_equal(experts->intermediate_size, 48);
+    assert_int_equal(experts->shared_size, 80);
+    assert_int_equal(experts->groups, 4);
+    assert_int_equal(experts->renormalise, ROUTER_AS_THEY_ARE);
+    assert_true(experts->scale == 2.5);
 }
 
 TEST(falcon_h1)
@@ -190,8 +250,17 @@ TEST(refused_configs)
         {"bamba", "\"mamba_n_heads\": 8, \"attn_layer_indices\": [1], \"attn_rotary_emb\": 8",
          "'attn_rotary_emb'|half"},
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*\"", "'hybrid_override_pattern'|4 layers"},
-        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*E\"",
-         "'hybrid_override_pattern'|layer 3|experts without a gate"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*O\"", "'hybrid_override_pattern'|layer 3|experts (E"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"moe_latent_size\": 32", "'moe_latent_size'|found 32"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"n_shared_experts\": 2", "'n_shared_experts'|found 2"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"mlp_bias\": true", "'mlp_bias'|false"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"first_k_dense_replace\": 1",
+         "'first_k_dense_replace'|found 1"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"num_experts_per_tok\": 9",
+         "'num_experts_per_tok'|found 9"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"n_group\": 3", "'n_group'|found 3"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"ME*E\", \"moe_shared_expert_intermediate_size\": 0",
+         "'moe_shared_expert_intermediate_size'|found 0"},
         {"nemotron_h", "\"layers_block_type\": [\"mlp\", \"full_attention\", 3, \"mlp\"]",
          "'layers_block_type'|layer 2"},
         {"nemotron_h", "\"a\": 1", "'hybrid_override_pattern'|4 layers"},
@@ -199,8 +268,8 @@ TEST(refused_configs)
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"mamba_hidden_act\": \"gelu\"",
          "'mamba_hidden_act'|silu"},
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"attention_bias\": true", "'attention_bias'|false"},
-        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"num_nextn_predict_layers\": 1",
-         "'num_nextn_predict_layers'"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"num_nextn_predict_layers\": 65",
+         "'num_nextn_predict_layers'|found 65"},
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"time_step_limit\": [-1, 1]",
          "'time_step_limit'|rising"},
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"attention_head_dim\": 64",

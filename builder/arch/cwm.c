@@ -53,6 +53,5 @@ const struct architecture arch_cwm = {
     "CwmForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM},
-    .untried_on_gpu = true,
     .about = "small*: Code World Model: windows in some layers",
 };

@@ -35,16 +35,11 @@ static double factor_of(double scale) { return scale != 0 ? scale : 1; }
 
 static const char *or_usual(const char *name, const char *usual) { return name ? name : usual; }
 
-static const char *layers_of(const struct decoder_traits *traits)
-{
-    return or_usual(traits->modules.layers, "model.layers");
-}
-
 static struct projection projection(struct graph *graph, const struct decoder_traits *traits, uint32_t layer,
                                     const struct part *part, uint64_t columns, bool bias)
 {
     const uint64_t all_rows = part->all_rows ? part->all_rows : part->rows;
-    const char *layers = layers_of(traits);
+    const char *layers = decoder_layers(traits);
     struct weight_source source = {.shape = {all_rows},
                                    .first_row = part->first_row,
                                    .rows = part->rows,
@@ -145,7 +140,7 @@ static int layer_norm(struct graph *graph, const struct decoder_traits *traits, 
 {
     char name[GRAPH_NAME_BYTES];
     if (!module) return x;
-    snprintf(name, sizeof name, "%s.%u.%s", layers_of(traits), layer, module);
+    snprintf(name, sizeof name, "%s.%u.%s", decoder_layers(traits), layer, module);
     return norm(graph, traits, x, layer, name, label);
 }
 
@@ -312,7 +307,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
                                                     : query_and_append(graph, traits, x, table, layer, &gate);
     int sinks = -1;
     if (traits->sinks) {
-        sinks = graph_vector(graph, layer, config->heads, "%s.%u.%s", layers_of(traits), layer, traits->sinks);
+        sinks = graph_vector(graph, layer, config->heads, "%s.%u.%s", decoder_layers(traits), layer, traits->sinks);
         graph_shard(graph, sinks, SHARD_ROWS);
     }
     int mixed = graph_value(graph, ROWS_TOKENS, q_width, "attention%u", layer);
@@ -338,7 +333,7 @@ static int xielu(struct graph *graph, const struct decoder_traits *traits, int x
 {
     static const char *const names[XIELU_NUMBER_COUNT] = {"alpha_p", "alpha_n", "beta", "eps"};
     const struct weight_source number = {.shape = {1}};
-    const char *layers = layers_of(traits), *module = traits->modules.xielu;
+    const char *layers = decoder_layers(traits), *module = traits->modules.xielu;
     const int numbers =
         graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &number, "%s.%u.%s.%s", layers, layer, module, names[0]);
     for (int i = 1; i < XIELU_NUMBER_COUNT; i++)
@@ -353,11 +348,11 @@ static int xielu(struct graph *graph, const struct decoder_traits *traits, int x
     return out;
 }
 
+/* `modules`: the names of its matrices where they are not the usual ones in `module`. */
 static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
-                     const char *module, uint64_t inner)
+                     const struct decoder_modules *modules, const char *module, uint64_t inner)
 {
     const struct model_config *config = graph->config;
-    const struct decoder_modules *modules = &traits->modules;
     const uint64_t hidden = config->hidden_size;
     char names[4][GRAPH_NAME_BYTES];
     static const char *const usual[] = {"gate_proj", "up_proj", "down_proj", "gate_up_proj"};
@@ -370,9 +365,7 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     else
         in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                     graph_interleave(graph), names[3]);
-    const int epilogue = modules->xielu      ? ACTIVATION_NONE
-                         : traits->plain_mlp ? config->activation + EPILOGUE_PLAIN
-                                             : config->activation;
+    const int epilogue = modules->xielu ? ACTIVATION_NONE : decoder_mlp_epilogue(traits, config);
     int activated = node_matmul(graph, x, layer, in, epilogue, 1.0, modules->xielu ? "up" : "activated");
     if (modules->xielu) activated = xielu(graph, traits, activated, inner, layer);
     const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
@@ -384,8 +377,10 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
 static int shared_expert(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
     const struct expert_names *names = traits->experts;
-    return names->shared_gate ? experts_shared(graph, names, x, layer)
-                              : dense_mlp(graph, traits, x, layer, names->shared, graph->config->experts.shared_size);
+    static const struct decoder_modules usual;
+    if (names->shared_gate) return experts_shared(graph, traits, x, layer);
+    return dense_mlp(graph, traits, x, layer, names->shared_is_mlp ? &traits->modules : &usual, names->shared,
+                     graph->config->experts.shared_size);
 }
 
 /* sum + norm(norm(mlp(x)) + norm(experts(norm(sum)))): what chooses the experts has a norm of its own. */
@@ -394,13 +389,13 @@ static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits 
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size;
     const struct weight_source scale = {.shape = {hidden}, .scale = (float)(1 / sqrt((double)hidden))};
-    int dense = dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    int dense = dense_mlp(graph, traits, x, layer, &traits->modules, "mlp", config->intermediate_size);
     dense = layer_norm(graph, traits, dense, layer, "post_feedforward_layernorm_1", "mlp_normed");
     const int weight =
-        graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &scale, "%s.%u.router.scale", layers_of(traits), layer);
+        graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &scale, "%s.%u.router.scale", decoder_layers(traits), layer);
     const int routed_by = node_rms_norm(graph, sum, layer, weight, config->rms_norm_eps, "router_in");
     const int in = layer_norm(graph, traits, sum, layer, "pre_feedforward_layernorm_2", "experts_in");
-    int out = experts_mlp(graph, traits->experts, routed_by, in, 0, layer);
+    int out = experts_mlp(graph, traits, routed_by, in, 0, layer);
     out = layer_norm(graph, traits, out, layer, "post_feedforward_layernorm_2", "experts_normed");
     out = layer_norm(graph, traits, add(graph, dense, out, hidden, layer, "both"), layer, traits->norms.mlp_out,
                      "mlp_out");
@@ -412,17 +407,16 @@ static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits 
 static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
-    const struct expert_names *names = traits->experts;
     const struct decoder_norms *norms = config->other_norms ? traits->other_norms : &traits->norms;
     const uint64_t shared_size = config->experts.shared_size, hidden = config->hidden_size;
     const bool routed = config->layer[layer].experts;
     if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
     const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
-    const uint64_t joined = routed ? experts_shared_joined(graph, names, layer) : 0;
+    const uint64_t joined = routed ? experts_shared_joined(graph, traits->experts, layer) : 0;
     const bool alone = routed && shared_size && !joined;
     const char *norm_out = routed || !traits->norm_of_experts ? norms->mlp_out : NULL;
-    int out =
-        routed ? experts_mlp(graph, names, x, x, joined, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
+    int out = routed ? experts_mlp(graph, traits, x, x, joined, layer)
+                     : dense_mlp(graph, traits, x, layer, &traits->modules, "mlp", inner);
     if (alone && norm_out) {
         const int shared = shared_expert(graph, traits, x, layer);
         out = add(graph, out, shared, hidden, layer, "with_shared");
@@ -613,7 +607,7 @@ static int project_half(struct graph *graph, const struct decoder_traits *traits
     const uint64_t hidden = graph->config->hidden_size;
     const struct weight_source source = {.shape = {hidden, 2 * hidden}, .first_column = first, .columns = hidden};
     const struct projection half = {.weight = graph_weight_from(graph, layer, WEIGHT_MATRIX, &source,
-                                                                "%s.%u.eh_proj.weight", layers_of(traits), layer),
+                                                                "%s.%u.eh_proj.weight", decoder_layers(traits), layer),
                                     .bias = -1};
     if (half.weight >= 0)
         snprintf(graph->weights[half.weight].name, GRAPH_NAME_BYTES, "model.layers.%u.eh_proj.%s.weight", layer, label);
@@ -634,7 +628,7 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     char name[GRAPH_NAME_BYTES];
     if (config->predictor_embedding) {
         embedding = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, hidden, WEIGHT_ROW_MAJOR,
-                                 "%s.%u.embed_tokens.weight", layers_of(traits), layer);
+                                 "%s.%u.embed_tokens.weight", decoder_layers(traits), layer);
         graph_shard(graph, embedding, SHARD_VOCABULARY);
     }
     const int following = graph_value(graph, ROWS_TOKENS, hidden, "following");
@@ -659,7 +653,7 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
         x = layer_norm(graph, traits, x, layer, "shared_head.norm", "predicted");
     }
     if (config->predictor_head) {
-        snprintf(name, sizeof name, "%s.%u.shared_head.head", layers_of(traits), layer);
+        snprintf(name, sizeof name, "%s.%u.shared_head.head", decoder_layers(traits), layer);
         head = head_of(graph, name);
     }
     const int logits = logits_of(graph, x, head, "predicted_");

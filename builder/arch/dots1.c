@@ -43,6 +43,5 @@ const struct architecture arch_dots1 = {
     "Dots1ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &expert_biased_names},
-    .untried_on_gpu = true,
     .about = "small*: dots.llm1: normalised heads; experts as in `deepseek_v3`",
 };

@@ -35,6 +35,5 @@ const struct architecture arch_ernie4_5 = {
     read_config,
     {.norms = DECODER_PRE_NORM},
     .own_class = "Ernie4_5_ForCausalLM",
-    .untried_on_gpu = true,
     .about = "small*: ERNIE 4.5 without experts",
 };

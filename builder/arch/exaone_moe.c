@@ -68,7 +68,6 @@ const struct architecture arch_exaone_moe = {
     "ExaoneMoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &names},
-    .untried_on_gpu = true,
     .about = "small*: K-EXAONE: windows in some layers, which alone rotate; experts as in `deepseek_v3`",
     .own_class = "ExaoneMoEForCausalLM",
 };

@@ -34,8 +34,9 @@ const struct expert_names expert_biased_names = {
     .shared = "mlp.shared_experts",
 };
 
-/* The matrices of equally shaped experts, all gates and ups or all downs, as one weight. */
+/* The matrices of equally shaped experts, all gates and ups, all ups or all downs, as one weight. */
 struct stack {
+    const char *layers; /* module of the layers */
     uint32_t layer;
     const char *module; /* of the experts; followed by a number where `numbered` */
     bool numbered;
@@ -56,14 +57,14 @@ static void tensor_name(const struct stack *stack, uint64_t expert, uint64_t par
     const size_t size = 2 * GRAPH_NAME_BYTES;
     const char *kind = bias ? "bias" : "weight";
     if (stack->parameters)
-        snprintf(name, size, "model.layers.%u.%s%s", stack->layer, stack->names[0], bias ? "_bias" : "");
+        snprintf(name, size, "%s.%u.%s%s", stack->layers, stack->layer, stack->names[0], bias ? "_bias" : "");
     else if (stack->fused)
-        snprintf(name, size, "model.layers.%u.%s.%s", stack->layer, stack->names[0], kind);
+        snprintf(name, size, "%s.%u.%s.%s", stack->layers, stack->layer, stack->names[0], kind);
     else if (stack->numbered)
-        snprintf(name, size, "model.layers.%u.%s.%u.%s.%s", stack->layer, stack->module, (unsigned)expert,
+        snprintf(name, size, "%s.%u.%s.%u.%s.%s", stack->layers, stack->layer, stack->module, (unsigned)expert,
                  stack->names[part], kind);
     else
-        snprintf(name, size, "model.layers.%u.%s.%s.%s", stack->layer, stack->module, stack->names[part], kind);
+        snprintf(name, size, "%s.%u.%s.%s.%s", stack->layers, stack->layer, stack->module, stack->names[part], kind);
 }
 
 /* Where a part of an expert's matrix, or of its bias, is. */
@@ -106,7 +107,7 @@ static void append_shared(struct graph *graph, int weight, const struct stack *s
             source.shape[0] = by_columns ? rows : stack->shared * rows;
             source.shape[1] = by_columns ? stack->shared * columns : columns;
             *(by_columns ? &source.first_column : &source.first_row) = expert * (by_columns ? columns : rows);
-            graph_weight_append(graph, weight, &source, "model.layers.%u.%s.%s.weight", stack->layer,
+            graph_weight_append(graph, weight, &source, "%s.%u.%s.%s.weight", stack->layers, stack->layer,
                                 stack->shared_module, stack->shared_names[part]);
         }
     if (stack->shared) graph_mark_join(graph, weight, GRAPH_JOIN_SHARED, (int)(stack->experts * stack->parts));
@@ -132,7 +133,7 @@ static int stacked(struct graph *graph, const struct stack *stack, bool bias, co
     struct graph_weight *made = &graph->weights[weight];
     snprintf(made->name, sizeof made->name, "model.layers.%u.%s.%s", stack->layer, label, bias ? "bias" : "weight");
     made->experts = all_experts(stack);
-    made->interleave = graph_interleave(graph);
+    made->interleave = stack->parts > 1 ? graph_interleave(graph) : PANEL_ROWS; /* whole panels */
     made->rows = graph_weight_rows(made);
     graph_shard(graph, weight, bias && stack->shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : stack->shard);
     return weight;
@@ -152,9 +153,10 @@ static int routed(struct graph *graph, int x, struct choices routes, const struc
     if (graph->out_of_memory) return -1;
     struct graph_weight *matrix = &graph->weights[weight];
     const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / all_experts(stack);
-    const bool gated = epilogue != ACTIVATION_NONE;
-    matrix->depth = graph->values[x].width / (gated ? 1 : top_k);
-    const int y = graph_value(graph, ROWS_TOKENS, gated ? top_k * rows / 2 : rows, "%s%u", label, stack->layer);
+    const bool shares_x = epilogue != ACTIVATION_NONE;
+    const uint64_t width = EPILOGUE_IS_GATED(epilogue) ? rows / 2 : rows;
+    matrix->depth = graph->values[x].width / (shares_x ? 1 : top_k);
+    const int y = graph_value(graph, ROWS_TOKENS, shares_x ? top_k * width : width, "%s%u", label, stack->layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, stack->layer);
     node->operands[MATMUL_X] = x;
     node->operands[MATMUL_W] = weight;
@@ -172,20 +174,21 @@ static int routed(struct graph *graph, int x, struct choices routes, const struc
 
 /* Logits of `count` experts, then with `gate`, a module, that of the shared ones. The matrix keeps the checkpoint's type: it is small,
  * and a wrong choice costs much. */
-static int router_logits(struct graph *graph, int x, uint32_t layer, const char *module, uint64_t count, bool has_bias,
-                         const char *gate, const char *label)
+static int router_logits(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                         const char *module, uint64_t count, bool has_bias, const char *gate, const char *label)
 {
+    const char *layers = decoder_layers(traits);
     const struct weight_source of_gate = {.shape = {1, graph->config->hidden_size}};
-    const int weight = graph_matrix(graph, layer, count, graph->config->hidden_size, WEIGHT_MATRIX,
-                                    "model.layers.%u.%s.weight", layer, module);
+    const int weight = graph_matrix(graph, layer, count, graph->config->hidden_size, WEIGHT_MATRIX, "%s.%u.%s.weight",
+                                    layers, layer, module);
     if (gate) {
-        graph_weight_append(graph, weight, &of_gate, "model.layers.%u.%s.weight", layer, gate);
+        graph_weight_append(graph, weight, &of_gate, "%s.%u.%s.weight", layers, layer, gate);
         graph_mark_join(graph, weight, GRAPH_JOIN_SHARED, 1);
         count++;
     }
     if (weight >= 0) graph->weights[weight].exact = true;
     const int bias =
-        has_bias ? graph_vector(graph, layer, count, "model.layers.%u.%s.bias", layer, module) : GRAPH_ABSENT;
+        has_bias ? graph_vector(graph, layer, count, "%s.%u.%s.bias", layers, layer, module) : GRAPH_ABSENT;
     const int logits = graph_value(graph, ROWS_TOKENS, count, "%s_logits%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     node->operands[MATMUL_X] = x;
@@ -212,9 +215,11 @@ static struct graph_node *route(struct graph *graph, int logits, uint32_t layer,
 }
 
 /* Which experts of the layer each row goes through; the last `shared` are those of all rows. */
-static struct choices router(struct graph *graph, const struct expert_names *names, int x, uint64_t shared,
+static struct choices router(struct graph *graph, const struct decoder_traits *traits, int x, uint64_t shared,
                              uint32_t layer)
 {
+    const struct expert_names *names = traits->experts;
+    const char *layers = decoder_layers(traits);
     const char *gate = shared ? names->shared_gate : NULL;
     const struct model_experts *experts = &graph->config->experts;
     struct choices routes;
@@ -222,14 +227,14 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
     if (names->selection_bias) {
         const struct weight_source vector = {.shape = {experts->count}}, matrix = {.shape = {1, experts->count}};
         bias = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, names->bias_dimensions == 1 ? &vector : &matrix,
-                                 "model.layers.%u.%s", layer, names->selection_bias);
+                                 "%s.%u.%s", layers, layer, names->selection_bias);
         if (bias >= 0) graph->weights[bias].exact = true;
     }
     const int scales = names->scales
-                           ? graph_vector(graph, layer, experts->count, "model.layers.%u.%s", layer, names->scales)
+                           ? graph_vector(graph, layer, experts->count, "%s.%u.%s", layers, layer, names->scales)
                            : GRAPH_ABSENT;
     const int logits =
-        router_logits(graph, x, layer, names->router, experts->count, names->router_bias, gate, "router");
+        router_logits(graph, traits, x, layer, names->router, experts->count, names->router_bias, gate, "router");
     struct graph_node *node =
         route(graph, logits, layer, experts->count + shared, experts->top_k + shared, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
@@ -247,13 +252,14 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
     return routes;
 }
 
-/* Gate, up and down of the experts that `up` and `down` describe. */
+/* Both products of the experts that `up` and `down` describe. */
 static int expert_products(struct graph *graph, int x, struct choices routes, const struct stack *up,
-                           const struct stack *down, const char *label, const char *up_name, const char *down_name)
+                           const struct stack *down, int epilogue, const char *label, const char *up_name,
+                           const char *down_name)
 {
     char activated_label[GRAPH_NAME_BYTES];
     snprintf(activated_label, sizeof activated_label, "%s_activated", label);
-    const int activated = routed(graph, x, routes, up, up_name, graph->config->activation, 1.0, activated_label);
+    const int activated = routed(graph, x, routes, up, up_name, epilogue, 1.0, activated_label);
     return routed(graph, activated, routes, down, down_name, ACTIVATION_NONE, graph->config->residual_scale, label);
 }
 
@@ -270,29 +276,32 @@ uint64_t experts_shared_joined(const struct graph *graph, const struct expert_na
     return count;
 }
 
-int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint64_t shared,
+int experts_mlp(struct graph *graph, const struct decoder_traits *traits, int routed_by, int x, uint64_t shared,
                 uint32_t layer)
 {
+    const struct expert_names *names = traits->experts;
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
-    const bool fused = names->experts == NULL;
-    const struct stack up = {.layer = layer,
+    const bool fused = names->experts == NULL, plain = traits->plain_mlp;
+    const struct stack up = {.layers = decoder_layers(traits),
+                             .layer = layer,
                              .module = names->experts,
                              .numbered = true,
-                             .names = {names->gate, names->up},
+                             .names = {plain ? names->up : names->gate, plain ? NULL : names->up},
                              .fused = fused,
                              .parameters = names->parameters,
                              .by_turns = names->by_turns,
                              .transposed = names->transposed,
                              .experts = experts->count,
-                             .parts = 2,
+                             .parts = plain ? 1 : 2,
                              .rows = inner,
                              .columns = hidden,
                              .shard = SHARD_ROWS,
                              .shared = shared,
                              .shared_module = names->shared,
-                             .shared_names = {"gate_proj", "up_proj"}};
-    const struct stack down = {.layer = layer,
+                             .shared_names = {plain ? "up_proj" : "gate_proj", plain ? NULL : "up_proj"}};
+    const struct stack down = {.layers = decoder_layers(traits),
+                               .layer = layer,
                                .module = names->experts,
                                .numbered = true,
                                .names = {names->down},
@@ -308,18 +317,21 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int route
                                .shared = shared,
                                .shared_module = names->shared,
                                .shared_names = {"down_proj"}};
-    const struct choices routes = router(graph, names, routed_by, shared, layer);
-    return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
-                           "mlp.experts.down_proj");
+    const struct choices routes = router(graph, traits, routed_by, shared, layer);
+    return expert_products(graph, x, routes, &up, &down, decoder_mlp_epilogue(traits, graph->config), "experts",
+                           plain ? "mlp.experts.up_proj" : "mlp.experts.gate_up_proj", "mlp.experts.down_proj");
 }
 
-int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+/* Requires: MLPs have a gate. */
+int experts_shared(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
+    const struct expert_names *names = traits->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
     struct choices routes;
-    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, false, NULL, "shared");
+    const int logits = router_logits(graph, traits, x, layer, names->shared_gate, 1, false, NULL, "shared");
     route(graph, logits, layer, 1, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
-    const struct stack up = {.layer = layer,
+    const struct stack up = {.layers = decoder_layers(traits),
+                             .layer = layer,
                              .module = names->shared,
                              .names = {"gate_proj", "up_proj"},
                              .experts = 1,
@@ -327,7 +339,8 @@ int experts_shared(struct graph *graph, const struct expert_names *names, int x,
                              .rows = inner,
                              .columns = hidden,
                              .shard = SHARD_ROWS};
-    const struct stack down = {.layer = layer,
+    const struct stack down = {.layers = decoder_layers(traits),
+                               .layer = layer,
                                .module = names->shared,
                                .names = {"down_proj"},
                                .experts = 1,
@@ -335,5 +348,6 @@ int experts_shared(struct graph *graph, const struct expert_names *names, int x,
                                .rows = hidden,
                                .columns = inner,
                                .shard = SHARD_COLUMNS};
-    return expert_products(graph, x, routes, &up, &down, "shared", "mlp.shared.gate_up_proj", "mlp.shared.down_proj");
+    return expert_products(graph, x, routes, &up, &down, graph->config->activation, "shared", "mlp.shared.gate_up_proj",
+                           "mlp.shared.down_proj");
 }

@@ -100,6 +100,5 @@ const struct architecture arch_falcon = {
                  .output = "self_attention.dense",
                  .up = "mlp.dense_h_to_4h",
                  .down = "mlp.dense_4h_to_h"}},
-    .untried_on_gpu = true,
     .about = "small*: Falcon, Falcon 2, but not those with ALiBi: layer norms, MLPs without a gate",
 };

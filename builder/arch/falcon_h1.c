@@ -140,6 +140,5 @@ const struct architecture arch_falcon_h1 = {
                  .gate = "feed_forward.gate_proj",
                  .up = "feed_forward.up_proj",
                  .down = "feed_forward.down_proj"}},
-    .untried_on_gpu = true,
     .about = "small*: attention and state spaces (Mamba-2) side by side",
 };

@@ -63,13 +63,14 @@ enum decoder_fused { FUSED_IN_ORDER, FUSED_BY_KV_HEAD };
 
 /* Modules of an MLP of experts, after the layer's. */
 struct expert_names {
-    const char *router;           /* its matrix */
-    bool router_bias;             /* its logits have a bias */
-    const char *selection_bias;   /* a tensor; NULL: none */
-    const char *scales;           /* a tensor: factors of the experts' weights; NULL: none */
-    uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
-    const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
-    const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
+    const char *router;         /* its matrix */
+    bool router_bias;           /* its logits have a bias */
+    const char *selection_bias; /* a tensor; NULL: none */
+    const char *scales;         /* a tensor: factors of the experts' weights; NULL: none */
+    uint64_t bias_dimensions;   /* of that tensor, the last of which is the experts */
+    const char *experts;        /* NULL: all experts are in one tensor of three dimensions */
+    /* Those of an expert; with a plain MLP `gate` is NULL. Without `experts`: `up` is NULL, and `gate` has the rows of both. */
+    const char *gate, *up, *down;
     /* Without `experts`: */
     bool parameters;         /* the tensors are called so, and biases with _bias after it */
     bool by_turns;           /* rows of gate and up come by turns */
@@ -125,6 +126,16 @@ struct decoder_traits {
     const struct expert_names *fused_experts; /* with config->fused_experts, `transposed` apart; NULL: the same */
     const struct predictor_names *predictor;  /* NULL: the usual names */
 };
+
+/* Module of the layers; and the epilogue of an MLP's first matrix. */
+static inline const char *decoder_layers(const struct decoder_traits *traits)
+{
+    return traits->modules.layers ? traits->modules.layers : "model.layers";
+}
+static inline int decoder_mlp_epilogue(const struct decoder_traits *traits, const struct model_config *config)
+{
+    return (int)config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0);
+}
 
 /* ---- a family ---- */
 
@@ -193,9 +204,9 @@ int node_sigmoid_gate(struct graph *graph, int x, int gate, uint32_t layer, cons
 uint64_t experts_shared_joined(const struct graph *graph, const struct expert_names *names, uint32_t layer);
 /* The weighted sum of the chosen experts of a layer, which `routed_by` chooses, and of `shared` joined ones; and its shared expert with a
  * gate, whose factor for each row makes it an expert that is always chosen. Both return a value. */
-int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint64_t shared,
+int experts_mlp(struct graph *graph, const struct decoder_traits *traits, int routed_by, int x, uint64_t shared,
                 uint32_t layer);
-int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
+int experts_shared(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);
 

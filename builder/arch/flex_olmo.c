@@ -27,6 +27,5 @@ const struct architecture arch_flex_olmo = {
     {.norms = {.attention_out = "post_attention_layernorm", .mlp_out = "post_feedforward_layernorm"},
      .qk_norm = QK_NORM_WIDTH,
      .experts = &expert_usual_names},
-    .untried_on_gpu = true,
     .about = "small*: FlexOlmo: norms as in `olmo2`, experts",
 };

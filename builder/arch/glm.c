@@ -27,6 +27,5 @@ const struct architecture arch_glm = {
     "GlmForCausalLM",
     config_glm,
     {.norms = DECODER_PRE_NORM, .partial_rotary = true, .fused_gate_up = "mlp.gate_up_proj"},
-    .untried_on_gpu = true,
     .about = "small*: GLM 4 9B (`-hf`): rotation of a half of each head",
 };

@@ -55,7 +55,6 @@ const struct architecture arch_glm4_moe_lite = {
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &expert_biased_names},
     .predicts = true,
-    .untried_on_gpu = true,
     .about = "small*: GLM 4.7 Flash: latent attention as in `deepseek_v3`, experts as in `glm4_moe`; the layer that "
              "predicts further tokens with `--mtp`",
 };

@@ -41,6 +41,5 @@ const struct architecture arch_gpt_bigcode = {
                  .output = "attn.c_proj",
                  .up = "mlp.c_fc",
                  .down = "mlp.c_proj"}},
-    .untried_on_gpu = true,
     .about = "small*: StarCoder 1, SantaCoder: learned positions, one KV head",
 };

@@ -102,6 +102,5 @@ const struct architecture arch_gpt_neo = {
                  .output = "attn.attention.out_proj",
                  .up = "mlp.c_fc",
                  .down = "mlp.c_proj"}},
-    .untried_on_gpu = true,
     .about = "small*: GPT-Neo: learned positions, windows in some layers",
 };

@@ -72,6 +72,5 @@ const struct architecture arch_gptj = {
                  .output = "attn.out_proj",
                  .up = "mlp.fc_in",
                  .down = "mlp.fc_out"}},
-    .untried_on_gpu = true,
     .about = "small*: GPT-J: attention and MLP side by side, layer norms, MLPs without a gate",
 };

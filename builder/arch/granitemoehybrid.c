@@ -78,6 +78,5 @@ const struct architecture arch_granitemoehybrid = {
     "GraniteMoeHybridForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, GRANITE_SHARED_MLP, .experts = &expert_granite_names},
-    .untried_on_gpu = true,
     .about = "small*: Granite 4: state spaces (Mamba-2), attention in some layers or all, with experts or without",
 };

@@ -21,10 +21,5 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 }
 
 const struct architecture arch_helium = {
-    "helium",
-    "HeliumForCausalLM",
-    read_config,
-    {.norms = DECODER_PRE_NORM},
-    .untried_on_gpu = true,
-    .about = "small*: Helium 1",
+    "helium", "HeliumForCausalLM", read_config, {.norms = DECODER_PRE_NORM}, .about = "small*: Helium 1",
 };

@@ -100,7 +100,9 @@ bool config_hunyuan(struct model_config *config, struct json_reader *reader, str
 }
 
 const struct architecture arch_hunyuan_v1_dense = {
-    "hunyuan_v1_dense",     "HunYuanDenseV1ForCausalLM",
-    config_hunyuan,         {HUNYUAN_TRAITS},
-    .untried_on_gpu = true, .about = "small*: Hunyuan without experts: heads normalised after their rotation",
+    "hunyuan_v1_dense",
+    "HunYuanDenseV1ForCausalLM",
+    config_hunyuan,
+    {HUNYUAN_TRAITS},
+    .about = "small*: Hunyuan without experts: heads normalised after their rotation",
 };

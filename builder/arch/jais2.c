@@ -24,6 +24,5 @@ const struct architecture arch_jais2 = {
     "Jais2ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .norm = NORM_LAYER_BIAS, .plain_mlp = true},
-    .untried_on_gpu = true,
     .about = "small*: layer norms, MLPs without a gate",
 };

@@ -55,6 +55,5 @@ const struct architecture arch_lfm2_moe = {
     "Lfm2MoeForCausalLM",
     read_config,
     {LFM2_TRAITS, .experts = &names},
-    .untried_on_gpu = true,
     .about = "small*: as `lfm2`, with experts, sigmoid scores and a selection bias (LFM2-8B-A1B)",
 };

@@ -96,7 +96,6 @@ const struct architecture arch_minimax_m2 = {
     "MiniMaxM2ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_WIDTH, .partial_rotary = true, .experts = &names},
-    .untried_on_gpu = true,
     .about = "small*: MiniMax M2: q and k normalised over all heads, rotation of a part of each head; experts with "
              "sigmoid scores and a selection bias",
 };

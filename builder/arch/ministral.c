@@ -23,6 +23,5 @@ const struct architecture arch_ministral = {
     "MinistralForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM},
-    .untried_on_gpu = true,
     .about = "small*: Ministral 8B: windows in some layers",
 };

@@ -90,7 +90,6 @@ const struct architecture arch_ministral3 = {
     "Ministral3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM},
-    .untried_on_gpu = true,
     .about = "small*: Ministral 3, Devstral Small 2: contexts up to `original_max_position_embeddings`, beyond which "
              "`llama_4_scaling_beta` scales queries",
 };

@@ -41,7 +41,7 @@ static const struct missing types[] = {
 static const struct missing fields[] = {
     {"altup_num_inputs", altup, "gemma4_text"},
     {"state_size", state_space, NULL},
-    {"ssm_state_size", state_space, NULL},
+    {"ssm_state_size", state_space, "nemotron_h"},
     {"mamba_d_state", state_space, NULL},
     {"alibi", distances, NULL},
     {"hc_mult",

@@ -31,6 +31,5 @@ const struct architecture arch_nanochat = {
      .turns_back = true,
      .norms_rotated = true,
      .modules = {.up = "mlp.fc1", .down = "mlp.fc2"}},
-    .untried_on_gpu = true,
     .about = "small*: nanochat: norms without weights, MLPs without a gate",
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nemotron-H and Nemotron Nano 2: each layer is a state space, attention without rotation, or an MLP without a gate. */
+/* Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano: each layer is a state space, attention without rotation, an MLP without a gate,
+ * or experts, which have no gate, either. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -34,8 +35,10 @@ static const struct field_rule unused[] = {
     {"mamba_proj_bias", FIELD_NO_EFFECT},       /* the class reads use_bias */
     {"mamba_ssm_cache_dtype", FIELD_NO_EFFECT}, /* of the state, which is float32 */
     {"norm_eps", FIELD_NO_EFFECT},              /* the class reads layer_norm_epsilon */
+    {"moe_shared_expert_overlap", FIELD_NO_EFFECT},
+    {"mtp_hybrid_override_pattern", FIELD_NO_EFFECT}, /* of layers that predict further tokens */
+    {"mtp_layers_block_type", FIELD_NO_EFFECT},
     {"num_logits_to_keep", FIELD_NO_EFFECT},
-    {"num_nextn_predict_layers", FIELD_ZERO},
     {"rescale_prenorm_residual", FIELD_NO_EFFECT}, /* of training, as time_step_max, _floor and _rank */
     {"residual_in_fp32", FIELD_NO_EFFECT},
     {"rms_norm_eps", FIELD_NO_EFFECT},
@@ -45,13 +48,13 @@ static const struct field_rule unused[] = {
      FIELD_NO_EFFECT}, /* of training; transformers' prompts without CUDA have it as the least time step, its steps do not */
     {"time_step_rank", FIELD_NO_EFFECT},
     {"use_mamba_kernels", FIELD_NO_EFFECT},
-    /* They describe layers of experts, and those that predict further tokens, none of which there is. */
+};
+
+/* They describe layers of experts, where there are none. */
+static const struct field_rule unused_experts[] = {
     {"moe_intermediate_size", FIELD_NO_EFFECT},
     {"moe_latent_size", FIELD_NO_EFFECT},
     {"moe_shared_expert_intermediate_size", FIELD_NO_EFFECT},
-    {"moe_shared_expert_overlap", FIELD_NO_EFFECT},
-    {"mtp_hybrid_override_pattern", FIELD_NO_EFFECT},
-    {"mtp_layers_block_type", FIELD_NO_EFFECT},
     {"n_group", FIELD_NO_EFFECT},
     {"n_routed_experts", FIELD_NO_EFFECT},
     {"n_shared_experts", FIELD_NO_EFFECT},
@@ -61,16 +64,36 @@ static const struct field_rule unused[] = {
     {"topk_group", FIELD_NO_EFFECT},
 };
 
+static const struct biased_experts_defaults experts = {
+    .count_keys = {"n_routed_experts", "num_local_experts"},
+    .experts = {.count = 8, .top_k = 2, .intermediate_size = 7688},
+    .shared = {.count = 1},
+    .groups = 1,
+    .top_groups = 1,
+    .scale = 1,
+    .renormalise = true,
+};
+enum { DEFAULT_SHARED_SIZE = 7688, MOST_PREDICTED = 64 };
+
+/* The class has one shared expert, whose size has a key of its own, in every layer of experts; biases are of the shared one alone. */
+static const struct field_rule expert_rules[] = {
+    {"first_k_dense_replace", FIELD_ZERO},
+    {"mlp_bias", FIELD_FALSE},
+    {"moe_latent_size", FIELD_ABSENT},
+    {"n_shared_experts", FIELD_ONE},
+};
+
 /* A layer's kind: its letter in hybrid_override_pattern, its names in layers_block_type. */
 static const struct kind {
     char letter;
     const char *name, *old_name;
     enum layer_mixer mixer;
-    bool no_mlp;
+    bool no_mlp, experts;
 } kinds[] = {
-    {'M', "linear_attention", "mamba", MIXER_STATE_SPACE, true},
-    {'*', "full_attention", "attention", MIXER_ATTENTION, true},
-    {'-', "mlp", "mlp", MIXER_NONE, false},
+    {'M', "linear_attention", "mamba", MIXER_STATE_SPACE, true, false},
+    {'*', "full_attention", "attention", MIXER_ATTENTION, true, false},
+    {'-', "mlp", "mlp", MIXER_NONE, false, false},
+    {'E', "moe", "moe", MIXER_NONE, false, true},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -80,11 +103,12 @@ static bool set_kind(struct model_config *config, struct json_reader *reader, co
     if (kind >= kinds + KINDS)
         return status_fail(status, STATUS_BAD_INPUT,
                            "%s: field '%s': expected layers of state spaces (M, \"linear_attention\"), attention (*, "
-                           "\"full_attention\") or an MLP (-, \"mlp\"), found another one as layer %" PRIu64
-                           "; experts without a gate (E, \"moe\") are not supported",
+                           "\"full_attention\"), an MLP (-, \"mlp\") or experts (E, \"moe\"), found another one as "
+                           "layer %" PRIu64,
                            reader->path, key, layer);
     config->layer[layer].mixer = kind->mixer;
     config->layer[layer].no_mlp = kind->no_mlp;
+    config->layer[layer].experts = kind->experts;
     config->layer[layer].rope = LAYER_ROPE_NONE;
     return true;
 }
@@ -113,6 +137,23 @@ static bool read_layers(struct model_config *config, struct json_reader *reader,
     return config_some_attention(config, reader, status);
 }
 
+/* Requires: read_layers has found which layers have them. */
+static bool read_experts(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    bool layers[MODEL_MAX_LAYERS], any = false;
+    uint64_t shared_size = DEFAULT_SHARED_SIZE;
+    for (uint64_t i = 0; i < config->layers; i++) any |= layers[i] = config->layer[i].experts;
+    if (!any) return field_rules_check(reader, unused_experts, sizeof unused_experts / sizeof *unused_experts, status);
+    if (!config_biased_experts(config, reader, &experts, status) ||
+        !field_rules_check(reader, expert_rules, sizeof expert_rules / sizeof *expert_rules, status) ||
+        !json_reader_u64(reader, "moe_shared_expert_intermediate_size", false, 1, MODEL_MAX_INTERMEDIATE, &shared_size,
+                         status))
+        return false;
+    config->experts.shared_size = shared_size;
+    for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = layers[i];
+    return true;
+}
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char *const classes[] = {"configuration_nemotron_h.NemotronHConfig",
@@ -124,7 +165,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     own.layers = json_array_size(types); /* files of transformers 5 have no num_hidden_layers */
     if (!config_sizes(config, reader, &own, status) || !read_layers(config, reader, status) ||
         !config_state_space(config, reader, &state_space_keys, &state_spaces, status) ||
-        !config_mlp_bias(config, reader, status) || !config_fixed(reader, "attention_bias", false, status) ||
+        !config_mlp_bias(config, reader, status) || !read_experts(config, reader, status) ||
+        !json_reader_u64(reader, "num_nextn_predict_layers", false, 0, MOST_PREDICTED, &config->ignored_layers,
+                         status) ||
+        !config_fixed(reader, "attention_bias", false, status) ||
         !config_activation(config, reader, "mlp_hidden_act", ACTIVATION_RELU2, status) ||
         !json_reader_string(reader, "mamba_hidden_act", false, &activation, status) ||
         !config_own_code(config, reader, classes, sizeof classes / sizeof *classes, status) ||
@@ -134,8 +178,19 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         return json_reader_fail(reader, "mamba_hidden_act", "\"silu\"",
                                 json_object_get(reader->object, "mamba_hidden_act"), status);
     config->recurrent.norm_groups = config->recurrent.key_heads;
+    config->ignored_prefix = "mtp."; /* layers that predict further tokens */
     return config_time_step_limit(config, reader, status) && config_attention_head_dim(config, reader, status);
 }
+
+static const struct expert_names names = {
+    .router = "mixer.gate",
+    .selection_bias = "mixer.gate.e_score_correction_bias",
+    .bias_dimensions = 1,
+    .experts = "mixer.experts",
+    .up = "up_proj",
+    .down = "down_proj",
+    .shared = "mixer.shared_experts",
+};
 
 const struct architecture arch_nemotron_h = {
     "nemotron_h",
@@ -152,8 +207,9 @@ const struct architecture arch_nemotron_h = {
                  .up = "mixer.up_proj",
                  .down = "mixer.down_proj",
                  .state_space = "mixer"},
-     .plain_mlp = true},
-    .untried_on_gpu = true,
+     .plain_mlp = true,
+     .experts = &names},
     .about =
-        "small*: Nemotron-H, Nemotron Nano 2: state spaces (Mamba-2), attention without rotation, MLPs without a gate",
+        "small*: Nemotron-H, Nemotron Nano 2, Nemotron 3 Nano: state spaces (Mamba-2), attention without rotation, "
+        "MLPs and experts without a gate",
 };

@@ -29,6 +29,5 @@ const struct architecture arch_olmo = {
     "OlmoForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .norm = NORM_LAYER_PLAIN},
-    .untried_on_gpu = true,
     .about = "small*: OLMo 1 without `clip_qkv`: layer norms without weights",
 };

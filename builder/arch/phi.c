@@ -37,6 +37,5 @@ const struct architecture arch_phi = {
      .partial_rotary = true,
      .modules =
          {.final_norm = "model.final_layernorm", .output = "self_attn.dense", .up = "mlp.fc1", .down = "mlp.fc2"}},
-    .untried_on_gpu = true,
     .about = "small*: Phi 1, 1.5, 2: attention and MLP side by side, layer norms, MLPs without a gate",
 };

@@ -44,6 +44,5 @@ const struct architecture arch_solar_open = {
     "SolarOpenForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .partial_rotary = true, .experts = &expert_biased_names},
-    .untried_on_gpu = true,
     .about = "small*: Solar Open: experts as in `glm4_moe`, in all layers",
 };

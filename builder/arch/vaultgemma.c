@@ -12,6 +12,5 @@ const struct architecture arch_vaultgemma = {
     "VaultGemmaForCausalLM",
     read_config,
     {.norms = {.attention_in = "input_layernorm", .mlp_in = "pre_feedforward_layernorm"}, .norm = NORM_RMS_PLUS_ONE},
-    .untried_on_gpu = true,
     .about = "small*: windows in some layers, caps on scores and logits",
 };

@@ -31,6 +31,5 @@ const struct architecture arch_youtu = {
     "YoutuForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM},
-    .untried_on_gpu = true,
     .about = "small*: Youtu-LLM: latent attention as in `deepseek_v3`, no experts",
 };

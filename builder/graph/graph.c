@@ -264,7 +264,7 @@ enum tensor_layout graph_weight_layout(const struct graph *graph, const struct g
 bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *matmul, uint32_t rows)
 {
     const int64_t top_k = (int64_t)graph->values[matmul->operands[MATMUL_ROUTES]].width / 2;
-    if (matmul_is_gated(matmul->params)) return rows * top_k <= MATMUL_GEMV_MOST_CHOICES;
+    if (matmul_shares_x(matmul->params)) return rows * top_k <= MATMUL_GEMV_MOST_CHOICES;
     return matmul_gemv_sums_choices(rows, matmul->params[MATMUL_EXPERTS], top_k,
                                     (int64_t)graph->weights[matmul->operands[MATMUL_W]].depth);
 }

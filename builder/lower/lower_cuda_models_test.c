@@ -10,6 +10,7 @@
 #include "kernels/multiply/multiply.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_columns/select_columns.h"
 #include "kernels/state_space/state_space.h"
@@ -281,7 +282,26 @@ TEST(recurrent_layers)
         }
 }
 
-/* A norm of one group, whose columns two ranks share; norms of groups, layers of an MLP alone. */
+/* A first matrix of experts without a gate, on its own or with the router. */
+static bool has_activated_experts(const struct graph *graph, const struct graph_node *node, uint32_t ranks)
+{
+    enum { EXPERTS = 16, TOP_K = 2, WHOLE = 48, PADDED = 32 }; /* rows of an expert on one rank, on each of two */
+    const bool with_router = node->op == OP_ROUTED_MATMUL;
+    const int64_t epilogue = with_router             ? node->params[ROUTED_MATMUL_EPILOGUE]
+                             : node->op == OP_MATMUL ? node->params[MATMUL_EPILOGUE]
+                                                     : 0;
+    if (!with_router && (node->op != OP_MATMUL || !matmul_shares_x(node->params))) return false;
+    const uint64_t rows = ranks == 1 ? WHOLE : PADDED;
+    assert_int_equal(epilogue, EPILOGUE_PLAIN + ACTIVATION_RELU2);
+    assert_int_equal(graph->weights[node->operands[with_router ? (int)ROUTED_MATMUL_W : (int)MATMUL_W]].rows,
+                     EXPERTS * rows);
+    assert_int_equal(graph->values[node->operands[with_router ? (int)ROUTED_MATMUL_OUT : (int)MATMUL_OUT]].width,
+                     TOP_K * rows);
+    return true;
+}
+
+/* A norm of one group, whose columns two ranks share; norms of groups, layers of an MLP alone; experts without a gate, whose rows are
+ * no multiple of 16 on each of two ranks. */
 TEST(state_spaces)
 {
     static const char *const sources[] = {
@@ -299,17 +319,25 @@ TEST(state_spaces)
         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
         "\"mamba_d_ssm\": 128, \"mamba_n_heads\": 4, \"mamba_n_groups\": 2, \"mamba_d_state\": 64, "
         "\"mlp_multipliers\": [0.5, 2]}",
+        "{\"model_type\": \"nemotron_h\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 5, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"max_position_embeddings\": 512, \"hybrid_override_pattern\": \"ME*M-\", \"mamba_num_heads\": 4, "
+        "\"n_groups\": 2, \"ssm_state_size\": 64, \"mamba_head_dim\": 32, \"n_routed_experts\": 16, "
+        "\"moe_intermediate_size\": 48, \"moe_shared_expert_intermediate_size\": 96}",
     };
-    static const int layers[][3] = {{2, 2, 1}, {2, 2, 1}, {3, 0, 3}}; /* state spaces, norms after them, attention */
+    static const int layers[][3] = {{2, 2, 1},
+                                    {2, 2, 1},
+                                    {3, 0, 3},
+                                    {2, 2, 1}}; /* state spaces, norms after them, attention */
     struct test_device_model model;
-    for (int s = 0; s < 3; s++)
+    for (int s = 0; s < 4; s++)
         for (uint32_t ranks = 1; ranks <= 2; ranks++) {
             assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
             if (ranks > 1) test_device_model_exchange(&model, 2048);
             for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
             for (int g = 0; g < TEST_GRAPHS; g++) {
                 const struct graph *graph = &model.graphs[g];
-                int found[4] = {0};
+                int found[4] = {0}, activated = 0;
                 for (int n = 0; n < graph->node_count; n++) {
                     const struct graph_node *node = &graph->nodes[n];
                     if (node->removed) continue;
@@ -317,6 +345,7 @@ TEST(state_spaces)
                     found[1] += node->op == OP_GROUP_NORM;
                     found[2] += node->op == OP_MEAN_SQUARES;
                     found[3] += node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION;
+                    activated += s == 3 && has_activated_experts(graph, node, ranks);
                     if (node->op == OP_GROUP_NORM) assert_int_equal(node->params[GROUP_NORM_GROUPS], s ? 2 / ranks : 1);
                     if (node->op != OP_STATE_SPACE) continue;
                     assert_int_equal(node->params[STATE_SPACE_SCATTERED], graph->kind != PLAN_PREFILL);
@@ -329,6 +358,7 @@ TEST(state_spaces)
                 assert_int_equal(found[1], layers[s][1]);
                 assert_int_equal(found[2], s == 0 && ranks == 2 ? 2 : 0);
                 assert_int_equal(found[3], layers[s][2]);
+                assert_int_equal(activated, s == 3);
             }
             test_device_model_close(&model);
         }

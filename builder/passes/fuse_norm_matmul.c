@@ -18,7 +18,7 @@ static bool offer(struct graph *graph, const struct graph_index *index, int n, b
             if (!graph_reads(reader, o) || reader->operands[o] != value) continue;
             if (reader->op != OP_MATMUL || o != MATMUL_X || reader->operands[MATMUL_NORM] >= 0) return false;
             if (reader->params[MATMUL_EXPERTS] &&
-                (!matmul_is_gated(reader->params) || !graph_gemv_has_experts(graph, reader, 1)))
+                (!matmul_shares_x(reader->params) || !graph_gemv_has_experts(graph, reader, 1)))
                 return false;
             left--;
             if (!take) continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows: the router's matmul, the router and the gated matmul over the experts that it chooses become one launch. The matmul that
+/* Few rows: the router's matmul, the router and the first matmul over the experts that it chooses become one launch. The matmul that
  * comes next then reads the routes while that launch still runs. With a few more rows: the norm, the router's matmul and the router. */
 #include <string.h>
 
@@ -37,7 +37,7 @@ static bool fits(const struct graph *graph, const struct graph_node *logits, con
     const struct graph_weight *matrix = &graph->weights[logits->operands[MATMUL_W]],
                               *experts = &graph->weights[up->operands[MATMUL_W]];
     const int64_t count = (int64_t)matrix->rows - router->params[ROUTER_SHARED_GATE] + router->params[ROUTER_SHARED];
-    return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == count && matmul_is_gated(up->params) &&
+    return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == count && matmul_shares_x(up->params) &&
            up->operands[MATMUL_X_SCALES] < 0 && have_one_input(logits, up) && matrix->depth == experts->depth &&
            graph_gemv_has_experts(graph, up, 1);
 }

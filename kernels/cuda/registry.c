@@ -67,7 +67,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_DRAFT] = KERNELS(&device_draft),
     [OP_SELECT_COLUMNS] = KERNELS(&device_select_columns),
     [OP_NORM_ROUTER] = KERNELS(&device_norm_router),
-    [OP_STATE_SPACE] = KERNELS(&device_state_space),
+    [OP_STATE_SPACE] = KERNELS(&device_state_space_chunk, &device_state_space),
     [OP_GROUP_NORM] = KERNELS(&device_group_norm),
     [OP_XIELU] = KERNELS(&device_xielu),
 };

@@ -8,31 +8,25 @@
  * both products are of the state before, and one pass over it gives them. Rows are prepared in stages: while a stage is computed, q,
  * k, v and z of the next one are copied to shared memory. The blocks of a cluster meet once in a stage, for the norm of o.
  *
- * A walker, a cluster for each head, takes the first rows of slots that are at its places, and the rows of the slot after them. */
+ * A walker (delta_rule_walk.cuh) is a cluster for each head. */
 #ifndef KERNELS_DELTA_RULE_DELTA_RULE_CUH
 #define KERNELS_DELTA_RULE_DELTA_RULE_CUH
 
-#include "kernels/cuda/include/element.cuh"
-#include "kernels/cuda/include/ptx.cuh"
 #include "kernels/cuda/include/reduce.cuh"
-#include "kernels/delta_rule/delta_rule_layout.cuh"
-#include "kernels/op/recurrent_copies.cuh"
+#include "kernels/delta_rule/delta_rule_walk.cuh"
 
 template <class P> struct delta_rule_body {
-    static constexpr int THREADS = 32 * P::WARPS, LANES = P::LANES, STAGE = (int)delta_rule_stage(P::SCATTERED);
-    static constexpr int COLUMNS = (int)delta_rule_lane_columns(P::VALUE_DIM); /* of a lane, as the next */
-    static constexpr int ROWS = (int)delta_rule_lane_rows(P::KEY_DIM, LANES);
-    static constexpr int KEYS = LANES * ROWS; /* KEY_DIM and zeros */
-    static constexpr int WARP_COLUMNS = (int)delta_rule_warp_columns(P::VALUE_DIM, LANES);
-    static constexpr int BLOCK_COLUMNS = P::WARPS * WARP_COLUMNS;
-    static constexpr int SPLIT = (int)delta_rule_split(P::VALUE_DIM, LANES, P::WARPS);
+    typedef delta_rule_walk<P, P::KEY_DIM, P::VALUE_DIM, P::VALUE_HEADS> walk;
+    typedef typename walk::part part;
+    static constexpr int THREADS = 32 * P::WARPS, LANES = P::LANES, STAGE = walk::STAGE;
+    static constexpr int COLUMNS = walk::COLUMNS, ROWS = walk::ROWS; /* of a lane */
+    static constexpr int KEYS = walk::ALL_ROWS, BLOCK_COLUMNS = walk::BLOCK_COLUMNS, SPLIT = walk::SPLIT;
     static constexpr int ELEMENT_BYTES = P::X_DTYPE == DTYPE_F32 ? 4 : 2, PIECE = 16 / ELEMENT_BYTES;
     static constexpr bool COPIES = delta_rule_copies(P::KEY_DIM, P::VALUE_DIM, BLOCK_COLUMNS, ELEMENT_BYTES) != 0;
     static constexpr delta_rule_shared AT =
         delta_rule_shared_memory(P::KEY_DIM, P::VALUE_DIM, LANES, P::WARPS, P::SCATTERED, ELEMENT_BYTES);
     static constexpr int OUT_WIDTH = P::VALUE_HEADS * P::VALUE_DIM, K_COLUMN = P::KEY_HEADS * P::KEY_DIM;
     static constexpr int QKV_WIDTH = 2 * K_COLUMN + OUT_WIDTH, RAW_WIDTH = 2 * P::KEY_DIM + 2 * BLOCK_COLUMNS;
-    static constexpr bool WHOLE = SPLIT * BLOCK_COLUMNS == P::VALUE_DIM; /* no block has columns after the last one */
     static constexpr float Q_FACTOR_SQUARED = 1.0f / P::KEY_DIM;
 
     /* The block's operands and place, the same for all rows. */
@@ -49,11 +43,6 @@ template <class P> struct delta_rule_body {
 
     static __device__ __forceinline__ float *floats(const block &b, layout_size at) { return (float *)(b.memory + at); }
 
-    static __device__ __forceinline__ bool has_column(int column) /* of the head */
-    {
-        return WHOLE || column < P::VALUE_DIM;
-    }
-
     /* Element of q, k or v of a row, or of z: in the operand. */
     static __device__ __forceinline__ i64 q_index(const block &b, int row)
     {
@@ -66,15 +55,6 @@ template <class P> struct delta_rule_body {
     static __device__ __forceinline__ i64 z_index(const block &b, int row)
     {
         return (i64)row * OUT_WIDTH + b.head * P::VALUE_DIM + b.first_column;
-    }
-
-    /* Rows from `row` on that are of the slot, at most a stage of them; by whole warps. */
-    static __device__ __forceinline__ int count_rows(const block &b, int slot, int row)
-    {
-        const int lane = (int)threadIdx.x % 32;
-        const bool is_same = lane < STAGE && row + lane < b.rows && b.slots[row + lane] == slot;
-        const u32 others = ~__ballot_sync(0xffffffffu, is_same);
-        return others ? __ffs((int)others) - 1 : 32;
     }
 
     /* ---- a stage of `count` rows ---- */
@@ -97,7 +77,7 @@ template <class P> struct delta_rule_body {
                     from = (const u8 *)b.qkv + (v_index(b, row + r) + value) * ELEMENT_BYTES;
                 else
                     from = (const u8 *)b.z + (z_index(b, row + r) + value) * ELEMENT_BYTES;
-                if (piece < 2 * Q_PIECES || has_column(b.first_column + value))
+                if (piece < 2 * Q_PIECES || walk::has_column(b.first_column + value))
                     copy_async<16>(raw + (u32)((r * RAW_WIDTH + piece * PIECE) * ELEMENT_BYTES), from);
             }
             copy_commit();
@@ -158,7 +138,7 @@ template <class P> struct delta_rule_body {
         for (int i = (int)threadIdx.x; i < count * BLOCK_COLUMNS; i += THREADS) {
             const int r = i / BLOCK_COLUMNS, column = i % BLOCK_COLUMNS;
             float v = 0, z = 0;
-            if (has_column(b.first_column + column)) {
+            if (walk::has_column(b.first_column + column)) {
                 v = stage_element(b, r, 2 * P::KEY_DIM + column, b.qkv, v_index(b, row + r) + column);
                 z = stage_element(b, r, 2 * P::KEY_DIM + BLOCK_COLUMNS + column, b.z, z_index(b, row + r) + column);
             }
@@ -167,26 +147,10 @@ template <class P> struct delta_rule_body {
         }
     }
 
-    /* A lane's part of the state. */
-    struct part {
-        float at[ROWS][COLUMNS];
-    };
-
-    /* Row `n` of a lane's part is row to_row(n) of the state. */
-    static __device__ __forceinline__ int to_row(int n)
-    {
-        return (n / 4 * LANES + (int)threadIdx.x % LANES) * 4 + n % 4;
-    }
-    /* A lane's first column, of those of the block. */
-    static __device__ __forceinline__ int lane_column()
-    {
-        return (int)threadIdx.x / 32 * WARP_COLUMNS + (int)threadIdx.x % 32 / LANES * COLUMNS;
-    }
-
     /* o of a row, and the state after it. */
     static __device__ __forceinline__ void advance(const block &b, int r, part &state)
     {
-        const int lane = (int)threadIdx.x % LANES, column = lane_column();
+        const int lane = (int)threadIdx.x % LANES, column = walk::lane_column();
         const float4 factors = *(const float4 *)(floats(b, AT.factors) + 4 * r);
         const float decay = factors.x, beta = factors.y, product = factors.z;
         const float *from_k = floats(b, AT.k) + r * KEYS, *from_q = floats(b, AT.q) + r * KEYS;
@@ -264,76 +228,12 @@ template <class P> struct delta_rule_body {
         __syncthreads();
         for (int i = (int)threadIdx.x; i < count * BLOCK_COLUMNS; i += THREADS) {
             const int r = i / BLOCK_COLUMNS, column = i % BLOCK_COLUMNS;
-            if (!has_column(b.first_column + column)) continue;
+            if (!walk::has_column(b.first_column + column)) continue;
             const float z = floats(b, AT.z)[i];
             const float weight = load_element<P::NORM_DTYPE>(b.norm, b.first_column + column);
             store_element<P::X_DTYPE>(b.out, z_index(b, row + r) + column,
                                       floats(b, AT.o)[i] * scales[r] * weight * (z / (1 + expf(-z))));
         }
-    }
-
-    /* ---- the rows of a slot ---- */
-
-    /* The lane's part of a head's state, which begins at `from`. */
-    static __device__ __forceinline__ void load_part(part &state, const float *from, int column)
-    {
-#pragma unroll
-        for (int n = 0; n < ROWS; n++) {
-            const bool has_row = KEYS == P::KEY_DIM || to_row(n) < P::KEY_DIM;
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) state.at[n][c] = 0;
-            if (!has_row || !has_column(column)) continue;
-            if constexpr (COLUMNS == 4) {
-                u32 words[4];
-                load_written(words, from + to_row(n) * P::VALUE_DIM + column);
-#pragma unroll
-                for (int c = 0; c < 4; c++) state.at[n][c] = float_of_bits(words[c]);
-            } else {
-                state.at[n][0] = load_written_float(from + to_row(n) * P::VALUE_DIM + column);
-            }
-        }
-    }
-
-    static __device__ __forceinline__ void store_part(const part &state, float *to, int column)
-    {
-#pragma unroll
-        for (int n = 0; n < ROWS; n++) {
-            const bool has_row = KEYS == P::KEY_DIM || to_row(n) < P::KEY_DIM;
-            if (!has_row || !has_column(column)) continue;
-            if constexpr (COLUMNS == 4)
-                store_elements<DTYPE_F32>(to, to_row(n) * P::VALUE_DIM + column, state.at[n]);
-            else
-                to[to_row(n) * P::VALUE_DIM + column] = state.at[n][0];
-        }
-    }
-
-    /* All rows of the slot from `row` on, the first of them; returns their number. `heads`: the slot's state of this head, in the first
-     * copy. */
-    static __device__ __forceinline__ int run_slot(block &b, int slot, int row, int position, u8 *heads)
-    {
-        constexpr i64 COPY = P::RECURRENT_BYTES / RECURRENT_COPIES_CUDA;
-        const int column = b.first_column + lane_column();
-        part state = {};
-        int count = count_rows(b, slot, row), done = 0;
-        if (position > 0)
-            load_part(state, (const float *)(heads + (position + 1) % RECURRENT_COPIES_CUDA * COPY), column);
-        copy_stage(b, row, count);
-        while (count > 0) {
-            copy_wait_all();
-            __syncthreads(); /* the copies of all threads have come, and the stage before is finished */
-            prepare_stage(b, row + done, count);
-            const int next = count == STAGE ? count_rows(b, slot, row + done + count) : 0;
-            __syncthreads();
-            if (next > 0) copy_stage(b, row + done + count, next);
-#pragma unroll 1
-            for (int r = 0; r < count; r++) advance(b, r, state);
-            __syncthreads();
-            finish_stage(b, row + done, count);
-            done += count;
-            count = next;
-        }
-        store_part(state, (float *)(heads + (position + done - 1) % RECURRENT_COPIES_CUDA * COPY), column);
-        return done;
     }
 
     /* `memory`: shared, AT.bytes. `state`: of slot 0. */
@@ -342,10 +242,7 @@ template <class P> struct delta_rule_body {
                                                const void *norm, void *out, const int *slots, const int *positions,
                                                u8 *state)
     {
-        constexpr i64 HEAD_BYTES = (i64)sizeof(float) * P::KEY_DIM * P::VALUE_DIM;
-        constexpr int BLOCKS = SPLIT * P::VALUE_HEADS; /* of a walker */
-        const int walker = (int)blockIdx.x / BLOCKS, walkers = (int)gridDim.x / BLOCKS;
-        const int head = (int)blockIdx.x / SPLIT % P::VALUE_HEADS;
+        const int head = walk::block_head();
         device_trigger();
         block b = {memory,
                    qkv,
@@ -356,7 +253,7 @@ template <class P> struct delta_rule_body {
                    slots,
                    0,
                    head,
-                   (int)blockIdx.x % SPLIT * BLOCK_COLUMNS,
+                   walk::block_column(),
                    expf(load_element<P::A_DTYPE>(a_log, head)),
                    load_element<P::DT_DTYPE>(dt_bias, head),
                    0};
@@ -368,15 +265,7 @@ template <class P> struct delta_rule_body {
         }
         device_wait();
         b.rows = min(counts[P::COUNT_INDEX], P::ROWS);
-        int row = walker;
-        while (row < b.rows) {
-            const int slot = slots[row];
-            const int done = row > 0 && slots[row - 1] == slot
-                                 ? 1
-                                 : run_slot(b, slot, row, positions[row],
-                                            state + (i64)slot * P::RECURRENT_BYTES + head * HEAD_BYTES);
-            row += (done + walkers - 1) / walkers * walkers;
-        }
+        walk::template run_slots<delta_rule_body>(b, positions, state);
         if constexpr (SPLIT > 1) { /* others may still read this block's sums */
 #if __CUDA_ARCH__ >= 900 || defined(KERNELS_ON_HOST)
             cluster_sync();

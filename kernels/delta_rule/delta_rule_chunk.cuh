@@ -21,12 +21,11 @@
 #ifndef KERNELS_DELTA_RULE_DELTA_RULE_CHUNK_CUH
 #define KERNELS_DELTA_RULE_DELTA_RULE_CHUNK_CUH
 
-#include "kernels/cuda/include/mma.cuh"
-#include "kernels/cuda/include/ptx.cuh"
 #include "kernels/delta_rule/delta_rule_chunk_layout.cuh"
+#include "kernels/op/recurrent_chunk.cuh"
 #include "kernels/op/recurrent_copies.cuh"
 
-template <class P> struct delta_rule_chunk_body {
+template <class P> struct delta_rule_chunk_body : recurrent_chunk {
     static constexpr int CHUNK = P::CHUNK, WARPS = P::COLUMN_WARPS, THREADS = (int)delta_rule_chunk_threads(WARPS);
     static constexpr int PREPARERS = DELTA_RULE_CHUNK_PREPARERS, FINISHERS = DELTA_RULE_CHUNK_FINISHERS; /* warps */
     static constexpr int TILE = DELTA_RULE_CHUNK_TILE, TILES = CHUNK / TILE, KEY_TILES = P::KEY_DIM / TILE;
@@ -86,34 +85,11 @@ template <class P> struct delta_rule_chunk_body {
         }
     }
 
-    /* ---- operands of products in shared memory: tiles of 16 x 16 elements of 16 bits, by a warp ---- */
-
-    /* Operand a: rows from `row` on, columns from `column` on. */
-    static __device__ __forceinline__ void load_rows(u32 (&a)[4], u32 matrix, int stride, int row, int column)
-    {
-        const int lane = (int)threadIdx.x % 32;
-        load_matrices(a, matrix + (u32)(((row + lane % 16) * stride + column + lane / 16 * 8) * 2));
-    }
-    /* Two operands b, whose columns are rows of the matrix from `row` on, and their rows its columns. */
-    static __device__ __forceinline__ void load_columns(u32 (&b)[4], u32 matrix, int stride, int row, int column)
-    {
-        const int lane = (int)threadIdx.x % 32;
-        load_matrices(b, matrix + (u32)(((row + lane / 16 * 8 + lane % 8) * stride + column + lane / 8 % 2 * 8) * 2));
-    }
-    /* Two operands b, whose rows and columns are those of the matrix. */
-    static __device__ __forceinline__ void load_straight(u32 (&b)[4], u32 matrix, int stride, int row, int column)
-    {
-        const int lane = (int)threadIdx.x % 32;
-        load_matrices_transposed(b, matrix +
-                                        (u32)(((row + lane / 8 % 2 * 8 + lane % 8) * stride + column + lane / 16 * 8) *
-                                              2));
-    }
-
     /* A number as two bfloat16, pairs of neighbours. */
     static __device__ __forceinline__ void split(u32 &high, u32 &low, float first, float second)
     {
-        high = pack_halves<DTYPE_BF16>(first, second);
-        low = pack_halves<DTYPE_BF16>(first - float_of_bits(high << 16), second - float_of_bits(high & 0xffff0000));
+        high = take_bf16(first, second);
+        low = pack_halves<DTYPE_BF16>(first, second);
     }
     /* Operand a of 16 x 16 numbers, which are the results of two products. */
     struct operand {
@@ -125,12 +101,6 @@ template <class P> struct delta_rule_chunk_body {
         split(a.high[1], a.low[1], left[2], left[3]);
         split(a.high[2], a.low[2], right[0], right[1]);
         split(a.high[3], a.low[3], right[2], right[3]);
-    }
-    static __device__ __forceinline__ void multiply(float (&left)[4], float (&right)[4], const u32 (&a)[4],
-                                                    const u32 (&b)[4])
-    {
-        mma<DTYPE_BF16>(left, a[0], a[1], a[2], a[3], b[0], b[1]);
-        mma<DTYPE_BF16>(right, a[0], a[1], a[2], a[3], b[2], b[3]);
     }
     /* Adds a * transpose(tile) to two results; the tile of a matrix of numbers in two parts begins at `row`, `column`. */
     static __device__ __forceinline__ void multiply_matrix(float (&left)[4], float (&right)[4], const operand &a,
@@ -424,7 +394,7 @@ template <class P> struct delta_rule_chunk_body {
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             u32 values[4];
-            load_straight_values(values, stage(b, chunk, AT.v), t * TILE, warp * TILE);
+            load_values(values, stage(b, chunk, AT.v), VALUE_STRIDE, t * TILE, warp * TILE);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 const int c = t * TILE + n / 2 * 8 + pair;
@@ -477,16 +447,6 @@ template <class P> struct delta_rule_chunk_body {
         }
     }
 
-    /* Sixteen rows of v as results of products have them: words 2 * n + i are column lane / 4 + 8 * i, rows 8 * n + 2 * (lane % 4) and the
-     * next. */
-    static __device__ __forceinline__ void load_straight_values(u32 (&values)[4], u32 matrix, int row, int column)
-    {
-        const int lane = (int)threadIdx.x % 32;
-        load_matrices_transposed(values, matrix + (u32)(((row + lane / 16 * 8 + lane % 8) * VALUE_STRIDE + column +
-                                                         lane / 8 % 2 * 8) *
-                                                        2));
-    }
-
     /* Eight rows of o from row 8 * t on, and the sums of their squares over the warp's columns. */
     static __device__ __forceinline__ void leave_out(const block &b, int chunk, int t, const float (&o)[4])
     {
@@ -505,18 +465,6 @@ template <class P> struct delta_rule_chunk_body {
     }
 
     /* ---- the rows of a slot ---- */
-
-    /* Rows from `row` on that are of the slot of the first of them, by whole warps. A launch has mostly one slot. */
-    static __device__ __forceinline__ int count_rows(const int *slots, int row, int rows)
-    {
-        const int slot = slots[row];
-        if (slots[rows - 1] == slot) return rows - row;
-        for (int first = row;; first += 32) {
-            const int own = first + (int)threadIdx.x % 32;
-            const u32 others = __ballot_sync(0xffffffffu, slots[min(own, rows - 1)] != slot);
-            if (others) return first - row + __ffs((int)others) - 1;
-        }
-    }
 
     /* The rows that `b` says, from this position on. `heads`: the slot's state of this head, in the first copy. */
     static __device__ __forceinline__ void run_slot(const block &b, int position, u8 *heads)

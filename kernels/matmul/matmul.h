@@ -21,8 +21,8 @@
  *
  * Over experts (ROUTES of router.h), W is one matrix after the other for EXPERTS experts, each of N / EXPERTS rows, and a row of
  * x is multiplied by those of its TOP_K choices:
- *   gated: out[r, c] = the product of x[r] and expert id[r, c], one of TOP_K parts of a row of out
- *   else:  out[r] = (residual[r] +) sum over c of weight[r, c] * (SCALE * the product of part c of x[r] and expert id[r, c]),
+ *   with an activation, gated or not: out[r, c] = what the above makes of x[r] and expert id[r, c], one of TOP_K parts of a row of out
+ *   else: out[r] = (residual[r] +) sum over c of weight[r, c] * (SCALE * the product of part c of x[r] and expert id[r, c]),
  * the sum by rising ids. With PARTS there is no sum: out[r, c] = weight[r, c] * (SCALE * the product), one of TOP_K parts of a row
  * of out; on CUDA matmul_gemv alone can do without. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a
  * step that chose the same expert are multiplied together, so that each expert's weights are read once; the numerics contract
@@ -44,7 +44,7 @@
 
 enum matmul_operand {
     MATMUL_COUNTS,
-    MATMUL_X,         /* INPUT_DTYPE[rows, K], with X_PITCH [rows, X_PITCH] */
+    MATMUL_X,         /* INPUT_DTYPE[rows, matmul_x_pitch] */
     MATMUL_W,         /* DTYPE: CPU panel_count(N) panels, CUDA [N, K], or panels in FRAGMENT16 layout if coded */
     MATMUL_OUT,       /* OUT_DTYPE[rows, N], gated: [rows, N / 2]; may be RESIDUAL, never X */
     MATMUL_BIAS,      /* HAS_BIAS: BIAS_DTYPE[N], ordered as the rows of W */
@@ -119,12 +119,18 @@ static inline int64_t matmul_blocks(const int64_t *params)
     return block_n > 0 ? params[MATMUL_N] / (int64_t)(panel_count((uint64_t)block_n) * PANEL_ROWS) : 0;
 }
 
+/* Over experts with an activation, gated or not: all choices of a row multiply the same x, and each has a part of a row of out. */
+static inline bool matmul_shares_x(const int64_t *params)
+{
+    return params[MATMUL_EXPERTS] && params[MATMUL_EPILOGUE] != ACTIVATION_NONE;
+}
+
 /* Over experts: how many each row of x has chosen, 0 without experts; rows of the matrix of one, or of a block; rows that are
  * multiplied. */
 static inline bool
 matmul_sums_choices(const int64_t *params) /* over experts: a row of out is the sum over a row's choices */
 {
-    return params[MATMUL_EXPERTS] && !matmul_is_gated(params) && !params[MATMUL_PARTS];
+    return params[MATMUL_EXPERTS] && !matmul_shares_x(params) && !params[MATMUL_PARTS];
 }
 static inline int64_t matmul_top_k(const int64_t *params) { return params[MATMUL_ROUTE_WIDTH] / 2; }
 static inline int64_t matmul_expert_n(const int64_t *params)
@@ -137,7 +143,7 @@ static inline int64_t matmul_x_pitch(const int64_t *params)
 {
     if (params[MATMUL_X_PITCH] > 0) return params[MATMUL_X_PITCH];
     if (params[MATMUL_BLOCK_N] > 0) return matmul_blocks(params) * params[MATMUL_K];
-    return (matmul_is_gated(params) ? 1 : params[MATMUL_EXPERTS] > 0 ? matmul_top_k(params) : 1) * params[MATMUL_K];
+    return (params[MATMUL_EXPERTS] && !matmul_shares_x(params) ? matmul_top_k(params) : 1) * params[MATMUL_K];
 }
 /* Matrices in W that rows are gathered for: experts or blocks; 0: W is one matrix. */
 static inline int64_t matmul_matrices(const int64_t *params)

@@ -15,9 +15,9 @@ enum flag {
 struct problem {
     int64_t rows, valid, experts, top_k, n, k; /* n: of one expert */
     enum encoding_id dtype;
-    enum activation activation; /* NONE: the weighted parts */
-    enum dtype bias;            /* DTYPE_NONE: none */
-    unsigned flags;             /* enum flag */
+    int epilogue;    /* NONE: the weighted parts; as MATMUL_EPILOGUE */
+    enum dtype bias; /* DTYPE_NONE: none */
+    unsigned flags;  /* enum flag */
 };
 
 static void fill_params(const struct problem *problem, int64_t *params)
@@ -27,16 +27,16 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [MATMUL_N] = problem->experts * problem->n,
         [MATMUL_K] = problem->k,
         [MATMUL_DTYPE] = problem->dtype,
-        [MATMUL_OUT_DTYPE] = problem->activation ? DTYPE_BF16 : DTYPE_F32,
-        [MATMUL_EPILOGUE] = problem->activation,
+        [MATMUL_OUT_DTYPE] = problem->epilogue ? DTYPE_BF16 : DTYPE_F32,
+        [MATMUL_EPILOGUE] = problem->epilogue,
         [MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32,
-        [MATMUL_SCALE_BITS] = problem->activation ? OP_FLOAT_ONE_BITS : test_float_bits(0.75f),
-        [MATMUL_CAP_BITS] = problem->activation == ACTIVATION_CLAMPED ? test_float_bits(1.25f) : OP_FLOAT_ONE_BITS,
+        [MATMUL_SCALE_BITS] = EPILOGUE_IS_GATED(problem->epilogue) ? OP_FLOAT_ONE_BITS : test_float_bits(0.75f),
+        [MATMUL_CAP_BITS] = problem->epilogue == ACTIVATION_CLAMPED ? test_float_bits(1.25f) : OP_FLOAT_ONE_BITS,
         [MATMUL_COMPUTE_DTYPE] = DTYPE_F32,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
-        [MATMUL_PARTS] = !problem->activation && !(problem->flags & SUMMED),
+        [MATMUL_PARTS] = !problem->epilogue && !(problem->flags & SUMMED),
         [MATMUL_HAS_RESIDUAL] = (problem->flags & SUMMED) != 0,
         [MATMUL_HAS_NORM] = (problem->flags & NORMED) != 0,
         [MATMUL_EARLY_ROUTES] = (problem->flags & EARLY) != 0,
@@ -133,11 +133,18 @@ static double choice_output(const struct launch *launch, const struct problem *p
     const int64_t top_k = problem->top_k, slot = choice % top_k;
     const float *row = (const float *)launch->test.host[MATMUL_ROUTES] + choice / top_k * 2 * top_k;
     const int64_t base = (int64_t)row[top_k + slot] * problem->n;
-    if (problem->activation != ACTIVATION_NONE) {
+    if (problem->epilogue >= EPILOGUE_PLAIN) {
+        const enum activation activation = (enum activation)EPILOGUE_ACTIVATION(problem->epilogue);
+        const double sum = 0.75 * dot(launch, choice / top_k, base + column, error);
+        const double want = activate_exactly(activation, sum);
+        *error = *error * (activation == ACTIVATION_RELU2 ? 2 * fabs(sum) + *error : 1.2) + fabs(want) * 0x1p-8;
+        return want;
+    }
+    if (problem->epilogue != ACTIVATION_NONE) {
         double up_error;
         const int64_t n = base + column / 8 * 16 + column % 8;
         const double gate = dot(launch, choice / top_k, n, error), up = dot(launch, choice / top_k, n + 8, &up_error);
-        const double want = activate_gated(problem->activation, 1.25f, gate, up);
+        const double want = activate_gated((enum activation)problem->epilogue, 1.25f, gate, up);
         *error = 1.2 * *error * (1 + fabs(up) + up_error) + fabs(gate) * up_error + fabs(want) * 0x1p-8;
         return want;
     }
@@ -149,7 +156,7 @@ static double choice_output(const struct launch *launch, const struct problem *p
 
 static void check_outputs(const struct launch *launch, const struct problem *problem, const char *what)
 {
-    const int64_t columns = problem->activation ? problem->n / 2 : problem->n;
+    const int64_t columns = EPILOGUE_IS_GATED(problem->epilogue) ? problem->n / 2 : problem->n;
     const int64_t terms = (problem->flags & SUMMED) ? problem->top_k : 1;
     const float *residual = launch->test.host[MATMUL_RESIDUAL];
     for (int64_t at = 0; at < problem->valid * problem->top_k / terms * columns; at++) {
@@ -221,6 +228,10 @@ TEST(tails)
         {4, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, SUMMED},
         {1, 1, 8, 3, 96, 88, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, NORMED},
         {5, 4, 30, 12, 48, 1032, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_F32, NORMED},
+        {1, 1, 8, 3, 72, 88, ENCODING_BF16, EPILOGUE_PLAIN + ACTIVATION_RELU2, DTYPE_NONE, NORMED},
+        {5, 4, 30, 12, 48, 1032, ENCODING_F16, EPILOGUE_PLAIN + ACTIVATION_GELU, DTYPE_F32, 0},
+        {9, 9, 40, 4, 100, 200, ENCODING_BF16, EPILOGUE_PLAIN + ACTIVATION_RELU2, DTYPE_BF16, 0},
+        {200, 190, 5, 2, 150, 72, ENCODING_BF16, EPILOGUE_PLAIN + ACTIVATION_SILU, DTYPE_NONE, ALIKE},
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) check(&problems[i], 3);
@@ -237,6 +248,7 @@ TEST(every_encoding)
         check(&(struct problem){16, 13, 40, 4, 112, 768, encoding, ACTIVATION_NONE, DTYPE_NONE, 0}, 4);
         check(&(struct problem){4, 3, 9, 4, 96, 1280, encoding, ACTIVATION_SILU, DTYPE_BF16, NORMED}, 5);
         check(&(struct problem){1, 1, 7, 3, 80, 1408, encoding, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 4);
+        check(&(struct problem){16, 13, 20, 3, 80, 640, encoding, EPILOGUE_PLAIN + ACTIVATION_RELU2, DTYPE_NONE, 0}, 4);
         check(&(struct problem){7, 6, 20, 3, 48, 384, encoding, ACTIVATION_NONE, DTYPE_NONE, SUMMED}, 9);
         check(&(struct problem){1, 1, 9, 4, 64, 768, encoding, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY}, 11);
     }
@@ -246,6 +258,7 @@ TEST(candidates)
 {
     TEST_NEEDS_DEVICE();
     check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0}, 1);
+    check(&(struct problem){4, 4, 16, 4, 116, 320, ENCODING_BF16, EPILOGUE_PLAIN + ACTIVATION_RELU2, DTYPE_NONE, 0}, 1);
     check(&(struct problem){2, 2, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 1);
     check(&(struct problem){1, 1, 16, 8, 80, 768, ENCODING_E4M3_CHANNEL, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},
           1);
@@ -332,7 +345,7 @@ TEST(kernels_without_experts)
     fill_params(&problem, params);
     assert_int_equal(device_matmul_wgmma.candidates(params, &matmul_test_h200, found, 1), 0);
     assert_non_null(strstr(device_matmul_wgmma.launch(params, &matmul_test_h200, &geometry), "experts"));
-    problem.activation = ACTIVATION_NONE, problem.flags = SUMMED;
+    problem.epilogue = ACTIVATION_NONE, problem.flags = SUMMED;
     fill_params(&problem, params);
     assert_int_equal(device_matmul_mma.candidates(params, &matmul_test_h200, found, 1), 0);
     assert_non_null(strstr(device_matmul_mma.launch(params, &matmul_test_h200, &geometry), "sum over experts"));

@@ -15,7 +15,8 @@ enum { SAMPLE = 4 };
 enum { SAMPLE = 1 };
 #endif
 
-static const float LIMIT = 1.5f; /* of a clamped SwiGLU: many products are beyond it */
+static const float LIMIT = 1.5f;  /* of a clamped SwiGLU and of a softcap: many products are beyond it */
+static const float SCALE = 0.75f; /* without a gate */
 
 static struct team *team;
 static struct test_random numbers = {5};
@@ -25,8 +26,8 @@ static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 
 struct problem {
     int64_t rows, experts, top_k, n, k; /* n: of one expert */
     enum encoding_id encoding;
-    enum activation activation; /* NONE: the weighted sum */
-    enum dtype bias;            /* DTYPE_NONE: none */
+    int epilogue;    /* NONE: the weighted sum; as MATMUL_EPILOGUE */
+    enum dtype bias; /* DTYPE_NONE: none */
     bool residual;
     enum encoding_id compute;
 };
@@ -50,6 +51,11 @@ static void fill_plain(float *values, uint64_t n, uint64_t k, enum dtype dtype, 
     }
 }
 
+static bool has_limit(int epilogue)
+{
+    return epilogue == ACTIVATION_CLAMPED || epilogue == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP;
+}
+
 static void open_launch(struct launch *launch, const struct problem *problem)
 {
     const int64_t params[MATMUL_PARAMS] = {
@@ -57,12 +63,12 @@ static void open_launch(struct launch *launch, const struct problem *problem)
         [MATMUL_N] = problem->experts * problem->n,
         [MATMUL_K] = problem->k,
         [MATMUL_DTYPE] = problem->encoding,
-        [MATMUL_EPILOGUE] = problem->activation,
+        [MATMUL_EPILOGUE] = problem->epilogue,
         [MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = problem->bias,
         [MATMUL_HAS_RESIDUAL] = problem->residual,
-        [MATMUL_SCALE_BITS] = problem->activation ? OP_FLOAT_ONE_BITS : test_float_bits(0.75f),
-        [MATMUL_CAP_BITS] = problem->activation == ACTIVATION_CLAMPED ? test_float_bits(LIMIT) : OP_FLOAT_ONE_BITS,
+        [MATMUL_SCALE_BITS] = EPILOGUE_IS_GATED(problem->epilogue) ? OP_FLOAT_ONE_BITS : test_float_bits(SCALE),
+        [MATMUL_CAP_BITS] = has_limit(problem->epilogue) ? test_float_bits(LIMIT) : OP_FLOAT_ONE_BITS,
         [MATMUL_COMPUTE_DTYPE] = problem->compute,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
@@ -84,7 +90,7 @@ static void open_launch(struct launch *launch, const struct problem *problem)
         test_coded_matrix(&numbers, &form, panel_bytes(k, problem->encoding), n, k, test->call.operands[MATMUL_W],
                           launch->weights);
     }
-    const size_t x_rows = (size_t)(problem->rows * (problem->activation ? 1 : problem->top_k));
+    const size_t x_rows = (size_t)(problem->rows * (problem->epilogue ? 1 : problem->top_k));
     test_fill(&numbers, test->call.operands[MATMUL_X], x_rows * k, DTYPE_F32, -1, 1);
     if (problem->bias != DTYPE_NONE) test_fill(&numbers, test->call.operands[MATMUL_BIAS], n, problem->bias, -1, 1);
     if (problem->residual)
@@ -153,10 +159,10 @@ static double product(const struct launch *launch, const struct problem *problem
 }
 
 /* What a gate makes of two products. */
-static double gated(enum activation activation, double gate, double up)
+static double gated(int epilogue, double gate, double up)
 {
     const double limit = (double)LIMIT;
-    if (activation != ACTIVATION_CLAMPED) return activate_exactly(activation, gate) * up;
+    if (epilogue != ACTIVATION_CLAMPED) return activate_exactly((enum activation)epilogue, gate) * up;
     const double clamped = fmin(gate, limit);
     return (fmax(-limit, fmin(up, limit)) + 1) * clamped * (0.5 + 0.5 * tanh(1.702 * clamped / 2));
 }
@@ -169,6 +175,23 @@ static void assert_near(float found, double expected, double magnitude, enum cpu
                  (int)problem->n, (int)problem->k, encoding_name(problem->encoding));
 }
 
+/* The parts of a row of out that the choices have, with an activation alone. */
+static void compare_activated(const struct launch *launch, const struct problem *problem, int64_t row, enum cpu_isa isa)
+{
+    const int64_t top_k = problem->top_k, n = problem->n;
+    const float *x = (const float *)launch->test.call.operands[MATMUL_X] + row * problem->k;
+    const float *out = (const float *)launch->test.call.operands[MATMUL_OUT] + row * top_k * n;
+    const float *routes = (const float *)launch->test.call.operands[MATMUL_ROUTES] + row * 2 * top_k;
+    const enum activation activation = (enum activation)EPILOGUE_ACTIVATION(problem->epilogue);
+    for (int64_t at = 0; at < top_k * n; at++) {
+        double magnitude;
+        const int64_t expert = router_expert(routes, top_k, at / n, problem->experts);
+        const double sum = product(launch, problem, x, expert, at % n, &magnitude) * (double)SCALE;
+        const double slope = activation == ACTIVATION_RELU2 ? 2 * fabs(sum) + 1 : 1.2;
+        assert_near(out[at], activate_capped(activation, LIMIT, sum), slope * magnitude, isa, problem);
+    }
+}
+
 /* A row of out against sums in double. */
 static void compare_row(const struct launch *launch, const struct problem *problem, int64_t row, enum cpu_isa isa)
 {
@@ -177,20 +200,24 @@ static void compare_row(const struct launch *launch, const struct problem *probl
     const float *routes = (const float *)launch->test.call.operands[MATMUL_ROUTES] + row * 2 * top_k;
     const float *residual = launch->test.call.operands[MATMUL_RESIDUAL];
     double magnitude, other;
-    for (int64_t column = 0; problem->activation && column < top_k * (n / 2); column++) {
+    if (problem->epilogue >= EPILOGUE_PLAIN) {
+        compare_activated(launch, problem, row, isa);
+        return;
+    }
+    for (int64_t column = 0; problem->epilogue && column < top_k * (n / 2); column++) {
         const int64_t choice = column / (n / 2), j = column % (n / 2);
         const int64_t at = j / PANEL_ROWS * 2 * PANEL_ROWS + j % PANEL_ROWS;
         const int64_t expert = router_expert(routes, top_k, choice, problem->experts);
         const double gate = product(launch, problem, x + row * k, expert, at, &magnitude);
         const double up = product(launch, problem, x + row * k, expert, at + PANEL_ROWS, &other);
-        assert_near(out[row * top_k * (n / 2) + column], gated(problem->activation, gate, up),
-                    2 * magnitude * (other + (problem->activation == ACTIVATION_CLAMPED)), isa, problem);
+        assert_near(out[row * top_k * (n / 2) + column], gated(problem->epilogue, gate, up),
+                    2 * magnitude * (other + (problem->epilogue == ACTIVATION_CLAMPED)), isa, problem);
     }
-    for (int64_t column = 0; !problem->activation && column < n; column++) {
+    for (int64_t column = 0; !problem->epilogue && column < n; column++) {
         double sum = residual ? (double)residual[row * n + column] : 0, all = 1;
         for (int64_t choice = 0; choice < top_k; choice++) {
             const int64_t expert = router_expert(routes, top_k, choice, problem->experts);
-            sum += 0.75 * (double)router_weight(routes, choice) *
+            sum += (double)SCALE * (double)router_weight(routes, choice) *
                    product(launch, problem, x + (row * top_k + choice) * k, expert, column, &magnitude);
             all += magnitude;
         }
@@ -235,19 +262,40 @@ TEST(encodings)
         struct panel_form form;
         if (!panel_form(encoding_at(e)->id, &form)) continue;
         for (size_t i = e % SAMPLE; i < 30; i += SAMPLE) {
-            const bool gated = i % 2;
+            const bool gated = i % 2, plain = i % 4 == 2;
             check(&(struct problem){.rows = rows[i % 3],
                                     .experts = 5,
                                     .top_k = 2,
                                     .n = gated ? 64 : 48,
                                     .k = depths[i % 5],
                                     .encoding = encoding_at(e)->id,
-                                    .activation = gated ? ACTIVATION_SILU + (int)(i / 2 % 2) : ACTIVATION_NONE,
+                                    .epilogue = gated   ? ACTIVATION_SILU + (int)(i / 2 % 2)
+                                                : plain ? EPILOGUE_PLAIN + ACTIVATION_RELU2
+                                                        : ACTIVATION_NONE,
                                     .bias = i % 4 < 2 ? DTYPE_NONE : DTYPE_F32,
-                                    .residual = !gated && i % 3 == 0,
+                                    .residual = !gated && !plain && i % 3 == 0,
                                     .compute = computes[i / 10]});
         }
     }
+}
+
+/* What Nemotron 3 has, and every other activation: a matrix without a gate on the first side, biases, a scale. */
+TEST(without_a_gate)
+{
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_F32, ENCODING_INT4_G32, ENCODING_MXFP4};
+    static const enum encoding_id computes[] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
+    static const enum activation activations[] = {ACTIVATION_RELU2, ACTIVATION_SILU, ACTIVATION_GELU,
+                                                  ACTIVATION_GELU_TANH, ACTIVATION_SOFTCAP};
+    for (size_t i = 0; i < 120; i += SAMPLE)
+        check(&(struct problem){.rows = 1 + (int64_t)(i % 11) * 3,
+                                .experts = 7,
+                                .top_k = 3,
+                                .n = i % 2 ? 112 : 16,
+                                .k = i % 3 ? 96 : 71,
+                                .encoding = encodings[i / 2 % 4],
+                                .epilogue = EPILOGUE_PLAIN + (int)activations[i % 5],
+                                .bias = i % 4 ? DTYPE_NONE : DTYPE_BF16,
+                                .compute = computes[i / 40]});
 }
 
 /* What gpt-oss has: a clamped SwiGLU, a bias of each expert on both sides of it, matrices of MXFP4. */
@@ -263,7 +311,7 @@ TEST(clamped_swiglu_and_biases)
                                 .n = i % 2 ? 96 : 80,
                                 .k = i % 5 ? 96 : 64,
                                 .encoding = encodings[i / 2 % 4],
-                                .activation = i % 2 ? ACTIVATION_CLAMPED : ACTIVATION_NONE,
+                                .epilogue = i % 2 ? ACTIVATION_CLAMPED : ACTIVATION_NONE,
                                 .bias = biases[i / 8 % 4],
                                 .compute = computes[i / 32]});
 }
@@ -278,7 +326,7 @@ TEST(clamped_swiglu_of_extremes)
                                     .n = N,
                                     .k = 1,
                                     .encoding = ENCODING_F32,
-                                    .activation = ACTIVATION_CLAMPED,
+                                    .epilogue = ACTIVATION_CLAMPED,
                                     .bias = DTYPE_F32,
                                     .compute = ENCODING_F32};
     static const float extremes[] = {-3e38f, -1e4f, -1.5f, -1, 0, 1, 1.5f, 1e4f, 3e38f, NAN};
@@ -323,7 +371,7 @@ TEST(numbers_of_rows_and_experts)
                                         .n = gated ? 32 : 16,
                                         .k = 64 + 31 * (int64_t)(r % 3),
                                         .encoding = encodings[(r + e) % 3],
-                                        .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                        .epilogue = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
                                         .bias = e == 2 ? DTYPE_BF16 : DTYPE_NONE,
                                         .compute = ENCODING_F32});
 }
@@ -346,7 +394,7 @@ TEST(int8_bits)
                                                    .n = gated ? 64 : 80,
                                                    .k = depths[d / 2],
                                                    .encoding = encoding->id,
-                                                   .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                                   .epilogue = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
                                                    .bias = d % 3 == 0 ? DTYPE_F32 : DTYPE_NONE,
                                                    .residual = !gated,
                                                    .compute = ENCODING_INT8_G32});
@@ -379,7 +427,7 @@ TEST(row_alone)
                                   .n = 64,
                                   .k = 203,
                                   .encoding = i / 2 == 2 ? ENCODING_INT4_G32 : ENCODING_BF16,
-                                  .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                  .epilogue = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
                                   .compute = computes[i / 2]};
         struct launch batch, alone;
         open_launch(&batch, &problem);
@@ -434,14 +482,16 @@ TEST(tiles_by_the_rows_of_an_expert)
 TEST(ids_that_name_no_expert)
 {
     const float bad[] = {-1, 4, 1e30f, -INFINITY, NAN};
-    for (int gated = 0; gated < 2; gated++) {
+    static const int epilogues[] = {ACTIVATION_NONE, ACTIVATION_SILU, EPILOGUE_PLAIN + ACTIVATION_RELU2};
+    for (int e = 0; e < 3; e++) {
+        const bool divided = epilogues[e] != ACTIVATION_NONE; /* each choice has a part of a row of out */
         const struct problem problem = {.rows = 5,
                                         .experts = 4,
                                         .top_k = 2,
                                         .n = 32,
                                         .k = 40,
                                         .encoding = ENCODING_F32,
-                                        .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                        .epilogue = epilogues[e],
                                         .compute = ENCODING_F32};
         struct launch launch;
         open_launch(&launch, &problem);
@@ -460,7 +510,7 @@ TEST(ids_that_name_no_expert)
             test_case_assert_intact(&launch.test);
             const float *out = launch.test.call.operands[MATMUL_OUT];
             for (int64_t i = 0; i < 5 * columns; i++) {
-                const bool is_zero = i / columns < 2 || (gated && i % columns >= columns / 2);
+                const bool is_zero = i / columns < 2 || (divided && i % columns >= columns / 2);
                 assert_true(is_zero ? out[i] == 0 : isfinite(out[i]));
             }
         }
@@ -476,7 +526,7 @@ TEST(hostile_params_are_refused)
                                     .n = 32,
                                     .k = 40,
                                     .encoding = ENCODING_F32,
-                                    .activation = ACTIVATION_SILU,
+                                    .epilogue = ACTIVATION_SILU,
                                     .compute = ENCODING_F32};
     struct launch launch;
     open_launch(&launch, &problem);
@@ -484,6 +534,14 @@ TEST(hostile_params_are_refused)
     memcpy(params, launch.test.params, sizeof params);
     close_launch(&launch);
     test_hostile_params(&op_matmul, params, &test_geometry);
+    test_refuses(&op_matmul, params, &test_geometry,
+                 TEST_CHANGES({MATMUL_SCALE_BITS, (int64_t)test_float_bits(SCALE)}, {MATMUL_HAS_RESIDUAL, 1}));
+    params[MATMUL_EPILOGUE] = EPILOGUE_PLAIN + ACTIVATION_RELU2;
+    test_hostile_params(&op_matmul, params, &test_geometry);
+    test_refuses(&op_matmul, params, &test_geometry,
+                 TEST_CHANGES({MATMUL_HAS_RESIDUAL, 1}, {MATMUL_EPILOGUE, EPILOGUE_PLAIN},
+                              {MATMUL_EPILOGUE, EPILOGUE_PLAIN + ACTIVATION_CLAMPED}));
+    params[MATMUL_EPILOGUE] = ACTIVATION_SILU;
     test_refuses(&op_matmul, params, &test_geometry,
                  TEST_CHANGES({MATMUL_EXPERTS, 0}, {MATMUL_EXPERTS, 3}, {MATMUL_EXPERTS, 1}, {MATMUL_EXPERTS, 8},
                               {MATMUL_EXPERTS, ROUTER_MAX_EXPERTS + 1}, {MATMUL_EXPERTS, -4}, {MATMUL_ROUTE_WIDTH, 0},

@@ -12,10 +12,10 @@ _Static_assert((int)MATMUL_GEMV_COPY_THREADS == GEMV_COPY_THREADS && (int)MATMUL
 
 enum { BOX_K = 64 };
 
-/* Rows of x: over experts without a gate each choice has one. */
+/* Rows of x: over experts without an activation each choice has one. */
 static int64_t x_rows(const int64_t *params)
 {
-    return matmul_is_gated(params) ? params[MATMUL_ROWS] : matmul_slots(params, params[MATMUL_ROWS]);
+    return matmul_shares_x(params) ? params[MATMUL_ROWS] : matmul_slots(params, params[MATMUL_ROWS]);
 }
 
 static struct gemv_layout layout_of(const int64_t *params)

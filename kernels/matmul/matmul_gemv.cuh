@@ -48,6 +48,8 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static_assert(P::SPLIT_K >= 1 && P::SPLIT_K <= 8, "clusters that every GPU can hold");
 
     static constexpr bool EXPERTS = P::EXPERTS > 0;
+    static constexpr bool SHARES_X = EXPERTS && P::EPILOGUE != ACTIVATION_NONE; /* by the choices of a row */
+    static constexpr bool WEIGHED = EXPERTS && !SHARES_X;
     static constexpr int TOP_K = EXPERTS ? P::ROUTE_WIDTH / 2 : 1, CHOICES = P::ROWS * TOP_K;
     /* Choices of every row, the last ones, that are known before the routes: their tiles come first. */
     template <bool HERE> static __device__ constexpr int shared_choices()
@@ -59,11 +61,11 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     }
     static constexpr int SHARED = shared_choices<ROUTES_HERE>(), CHOSEN = TOP_K - SHARED;
     static constexpr bool SUMMED =
-        EXPERTS && !GATED && !P::PARTS; /* over the choices of a row: parts of it for matmul_gemv_sums_body */
+        WEIGHED && !P::PARTS; /* over the choices of a row: parts of it for matmul_gemv_sums_body */
     static constexpr int MATRIX_N = EXPERTS ? P::N / P::EXPERTS : P::N;
-    static constexpr int X_ROWS = EXPERTS && !GATED ? CHOICES : P::ROWS;
+    static constexpr int X_ROWS = WEIGHED ? CHOICES : P::ROWS;
     static constexpr int ROWS = EXPERTS ? 1 : P::ROWS; /* of x in a tile */
-    static_assert(!EXPERTS || ((GATED || P::HAS_NORM == 0) && CHOICES <= GEMV_MOST_CHOICES), "experts");
+    static_assert(!EXPERTS || ((SHARES_X || P::HAS_NORM == 0) && CHOICES <= GEMV_MOST_CHOICES), "experts");
 
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
@@ -156,7 +158,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     }
 
     /* The row of x as it is staged. */
-    static __device__ __forceinline__ int x_row_of(int choice) { return GATED ? choice / TOP_K : choice; }
+    static __device__ __forceinline__ int x_row_of(int choice) { return SHARES_X ? choice / TOP_K : choice; }
 
     /* Shared memory, as addresses. */
     struct shared_layout {
@@ -629,7 +631,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             const piece of = find_piece(work, i);
             const int expert = held.expert_of(of.choice), buffer = i % 2;
             const int first = max(expert, 0) * MATRIX_N + of.first; /* row of W */
-            const float weight = EXPERTS && !GATED && expert >= 0 ? held.weight_of(of.choice) : 0;
+            const float weight = WEIGHED && expert >= 0 ? held.weight_of(of.choice) : 0;
             float add[OUT_PER_LANE] = {}, add_second[OUT_PER_LANE] = {};
             float row_factor[OUT_PER_LANE], second_factor[OUT_PER_LANE]; /* of coded weights */
             if (work.rank == 0) {
@@ -677,7 +679,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
                 } else {
                     value = plain_product<P, false>(value);
                 }
-                if constexpr (EXPERTS && !GATED) value *= weight;
+                if constexpr (WEIGHED) value *= weight;
                 const int column = (GATED ? of.first / 2 : of.first) + o.column;
                 store_element<P::OUT_DTYPE>(out, (i64)(EXPERTS ? of.choice : o.row) * OUT_COLUMNS + column, value);
             }

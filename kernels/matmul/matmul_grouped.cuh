@@ -19,11 +19,12 @@
 
 template <class P> struct matmul_grouped_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
+    static constexpr bool SHARES_X = P::EPILOGUE != ACTIVATION_NONE; /* by the choices of a row */
     static constexpr int TOP_K = P::ROUTE_WIDTH / 2, CHOICES = P::ROWS * TOP_K, COLUMNS = P::COLUMNS;
     static constexpr int MATRIX_N = P::N / P::EXPERTS, TILE = 8 * P::GROUPS, TILES = (MATRIX_N + TILE - 1) / TILE;
     static_assert(P::EXPERTS >= 1 && TOP_K >= 1 && CHOICES <= GROUPED_MOST_CHOICES && P::EXPERTS <= 1024, "experts");
     static_assert(P::K % 32 == 0 && P::CHUNK % 128 == 0 && COLUMNS >= 1 && COLUMNS <= GROUPED_MOST_COLUMNS, "shapes");
-    static_assert(!P::HAS_RESIDUAL && !P::HAS_NORM && (GATED || P::PARTS), "no sum over choices");
+    static_assert(!P::HAS_RESIDUAL && !P::HAS_NORM && (SHARES_X || P::PARTS), "no sum over choices");
 
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
@@ -93,7 +94,7 @@ template <class P> struct matmul_grouped_body {
         for (int i = (int)threadIdx.x; i < listed; i += THREADS) {
             const int choice = min(max(load_written_int(lists + P::EXPERTS + 1 + i), 0), CHOICES - 1);
             store_shared_int(shared.choices + 4 * (u32)i, choice);
-            if constexpr (!GATED)
+            if constexpr (!SHARES_X)
                 store_shared(shared.weights + 4 * (u32)i,
                              load_written_float(routes + (i64)(choice / TOP_K) * P::ROUTE_WIDTH + choice % TOP_K));
         }
@@ -192,7 +193,7 @@ template <class P> struct matmul_grouped_body {
         for (int i = 0; i < count; i++) {
             const piece p = find_piece(i, shared);
             const int choice = choice_of(p.of, lane < p.of.count ? lane : 0, shared);
-            const u16 *row = x + (i64)(GATED ? choice / TOP_K : choice) * P::K;
+            const u16 *row = x + (i64)(SHARES_X ? choice / TOP_K : choice) * P::K;
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 const int first_k = chunk * P::CHUNK, length = min(P::CHUNK, P::K - first_k);
                 const u32 target = shared.ring + (u32)(stage * STAGE_BYTES), full = shared.full + 8 * (u32)stage;
@@ -333,7 +334,7 @@ template <class P> struct matmul_grouped_body {
             for (int x_row = lane / SPAN; x_row < p.of.count; x_row += ROWS_AT_ONCE) {
                 const int choice = choice_of(p.of, x_row, shared);
                 float weight = 1;
-                if constexpr (!GATED) weight = load_shared_float(shared.weights + 4 * (u32)(p.of.begin + x_row));
+                if constexpr (!SHARES_X) weight = load_shared_float(shared.weights + 4 * (u32)(p.of.begin + x_row));
 #pragma unroll
                 for (int j = 0; j < LANE_COLUMNS; j++) {
                     const int column = lane % SPAN + j * SPAN, row = row_of_column(column);

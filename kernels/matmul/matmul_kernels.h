@@ -446,7 +446,8 @@ static void finish_activated(const struct matmul_finish_call *call)
             }
             activate_any(problem->activation, values, PANEL_ROWS);
             for (int i = 0; i < PANEL_ROWS; i++) values[i] *= problem->cap;
-            memcpy(problem->out + (call->first_row + row) * problem->n + n, values, (size_t)columns * sizeof *values);
+            memcpy(problem->out + matmul_out_row(problem, call->first_row + row) * problem->n + n, values,
+                   (size_t)columns * sizeof *values);
         }
     }
 }

@@ -327,7 +327,7 @@ static void prepare_choices(const struct matmul_problem *one, const struct matmu
 _Static_assert(MATMUL_MAX_TILE_ROWS *PREPARE_DEPTH <= SUMS_FLOATS && MATMUL_AMX_ROWS * PREPARE_DEPTH / 2 <= SUMS_FLOATS,
                "a part of a group's rows fits where sums do");
 
-/* Outputs that products are added to, for a task's panels; of experts with a gate, those of choices that name no expert. */
+/* Outputs that products are added to, for a task's panels; of experts with an activation, those of choices that name no expert. */
 static void begin_outputs(const struct matmul_problem *all, const struct expert_lists *lists, int64_t first_panel,
                           int64_t panels)
 {
@@ -351,7 +351,7 @@ static int64_t next_with_rows(const struct expert_lists *lists, int64_t expert)
     return expert;
 }
 
-/* A task is some panels of one block, or of one expert with a gate that has rows, else the same panels of all experts, one after the
+/* A task is some panels of one block, or of one expert with an activation that has rows, else the same panels of all experts, one after the
  * other, since they add to the same outputs. */
 static void run_experts(const int64_t *params, const struct matmul_problem *all, const struct matmul_kernels *kernels,
                         struct scratch *scratch, struct team_member *member, bool works)

@@ -36,9 +36,10 @@ template <class P> struct matmul_mma_body {
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int EXPERTS = P::EXPERTS, TOP_K = EXPERTS ? P::ROUTE_WIDTH / 2 : 1, CHOICES = P::ROWS * TOP_K;
-    static constexpr int BLOCK_ROWS = (P::BLOCK_N + 15) / 16 * 16;      /* of a block in W */
-    static constexpr int DIAGONAL = P::BLOCK_N ? P::N / BLOCK_ROWS : 0; /* blocks; 0: W is not block diagonal */
-    static constexpr bool GATHERED = EXPERTS || DIAGONAL;               /* a tile's rows of x and of out are listed */
+    static constexpr bool SHARES_X = EXPERTS && P::EPILOGUE != ACTIVATION_NONE; /* by the choices of a row */
+    static constexpr int BLOCK_ROWS = (P::BLOCK_N + 15) / 16 * 16;              /* of a block in W */
+    static constexpr int DIAGONAL = P::BLOCK_N ? P::N / BLOCK_ROWS : 0;         /* blocks; 0: W is not block diagonal */
+    static constexpr bool GATHERED = EXPERTS || DIAGONAL; /* a tile's rows of x and of out are listed */
     static constexpr int N = EXPERTS ? P::N / EXPERTS : DIAGONAL ? P::BLOCK_N : P::N; /* rows of a matrix */
     static constexpr int OUT_COLUMNS = GATED ? N / 2 : N;
     static constexpr int SET_THREADS = 32 * P::WARPS_N * P::WARPS_M, THREADS = SET_THREADS * P::WARPS_K;
@@ -97,7 +98,7 @@ template <class P> struct matmul_mma_body {
         for (int i = (int)threadIdx.x; i < P::TILE_M * CHUNKS; i += THREADS) {
             const int row = i / CHUNKS, chunk = i % CHUNKS, k = step * P::TILE_K + chunk * 8;
             const bool inside = row < count && k < P::K;
-            i64 from = (i64)(GATED ? choices[row] / TOP_K : choices[row]) * P::K;
+            i64 from = (i64)(SHARES_X ? choices[row] / TOP_K : choices[row]) * P::K;
             if constexpr (P::X_PITCH)
                 from = (i64)(choices[row] / DIAGONAL) * P::X_PITCH + choices[row] % DIAGONAL * P::K;
             copy_async_if<16>(to + place(row, chunk), inside ? x + from + k : x, inside);

@@ -18,7 +18,7 @@ enum dtype matmul_codes_of_x(int64_t encoding, uint64_t k)
 static uint64_t matmul_out_columns(const int64_t *params)
 {
     const uint64_t n = (uint64_t)matmul_expert_n(params);
-    const uint64_t parts = matmul_is_gated(params) || params[MATMUL_PARTS] ? (uint64_t)matmul_slots(params, 1) : 1;
+    const uint64_t parts = matmul_shares_x(params) || params[MATMUL_PARTS] ? (uint64_t)matmul_slots(params, 1) : 1;
     if (params[MATMUL_BLOCK_N]) return n * (uint64_t)matmul_blocks(params);
     return (matmul_is_gated(params) ? n / 2 : n) * parts;
 }
@@ -134,11 +134,9 @@ static const char *experts_illegal(const int64_t *params)
     if (params[MATMUL_ROUTE_WIDTH] % 2) return "parameter route_width is odd";
     if (matmul_top_k(params) > params[MATMUL_EXPERTS]) return "parameter route_width is above twice the experts";
     if (params[MATMUL_N] % params[MATMUL_EXPERTS]) return "parameter n is not a multiple of the experts";
-    if (params[MATMUL_HAS_NORM] && !matmul_is_gated(params)) return "a norm with experts without a gate";
-    if (params[MATMUL_PARTS] && (matmul_is_gated(params) || params[MATMUL_HAS_RESIDUAL]))
-        return "parts with a gate or a residual";
-    if (!matmul_is_gated(params) && params[MATMUL_EPILOGUE] != ACTIVATION_NONE)
-        return "an activation without a gate with experts";
+    if (params[MATMUL_HAS_NORM] && !matmul_shares_x(params)) return "a norm with experts without an activation";
+    if (params[MATMUL_PARTS] && (matmul_shares_x(params) || params[MATMUL_HAS_RESIDUAL]))
+        return "parts with an activation or a residual";
     return params[MATMUL_HAS_X_SCALES] ? "x_scales with experts" : NULL;
 }
 

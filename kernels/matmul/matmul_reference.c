@@ -46,12 +46,19 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
         for (int64_t choice = 0; choice < top_k; choice++) {
             const int64_t expert = router_expert(routes, top_k, choice, params[MATMUL_EXPERTS]);
             const int64_t at = expert * n_count + n;
-            if (!matmul_is_gated(params)) {
+            if (!matmul_shares_x(params)) {
                 const double part = expert < 0 ? 0
                                                : (double)router_weight(routes, choice) * dot(call, row, choice, at) *
                                                      (double)op_float_param(params, MATMUL_SCALE_BITS);
                 if (parts) parts[choice * n_count] = (float)part;
                 sum += part;
+            } else if (!matmul_is_gated(params)) {
+                out[(row * top_k + choice) * n_count + n] =
+                    expert < 0
+                        ? 0
+                        : (float)activate_capped(matmul_activation(params), op_float_param(params, MATMUL_CAP_BITS),
+                                                 dot(call, row, 0, at) *
+                                                     (double)op_float_param(params, MATMUL_SCALE_BITS));
             } else if (n / PANEL_ROWS % 2 == 0) {
                 const int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
                 out[(row * top_k + choice) * inner + column] =
@@ -61,7 +68,7 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
                                                 dot(call, row, 0, at), dot(call, row, 0, at + PANEL_ROWS));
             }
         }
-        if (!matmul_is_gated(params) && !parts) out[row * n_count + n] = (float)sum;
+        if (matmul_sums_choices(params)) out[row * n_count + n] = (float)sum;
     }
 }
 

@@ -125,8 +125,8 @@ void matmul_fill_block_lists(int64_t rows, const struct expert_lists *lists); /*
 /* Where the sums of a group begin: zeros. */
 extern const float matmul_no_sums[MATMUL_MAX_TILE_SUMS];
 
-/* Where row `row` of a launch, or choice `row` of an expert, has its outputs: a row of out, which the gate of experts and blocks
- * divide. */
+/* Where row `row` of a launch, or choice `row` of an expert, has its outputs: a row of out, which the first matrix of experts
+ * and blocks divide. */
 static inline int64_t matmul_out_row(const struct matmul_problem *problem, int64_t row)
 {
     if (!problem->slots) return row;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routed_matmul: a router with its matrix, and the gated matmul over the experts that it chooses, for 1..8 rows (contract:
+/* routed_matmul: a router with its matrix, and the first matmul over the experts that it chooses, for 1..8 rows (contract:
  * routed_matmul.h). Made of matmul_gemv's ring and tiles and of router's choice of a row's experts.
  *
  * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied
@@ -33,7 +33,7 @@ template <class P> struct routed_matmul_body {
         routed_matmul_lay_out(matmul::LAYOUT.bytes, P::ROWS, P::K, P::WARPS, P::SHARE, P::ROUTED, P::ROUTER_GROUPS,
                               P::ROUTE_WIDTH / 2);
     static constexpr int SHARE = ROUTED_MATMUL_MOST_SHARE, MATRIX_PITCH = (int)LAYOUT.matrix_pitch;
-    static_assert(matmul::GATED && matmul::EXPERTS && P::COPY != GEMV_COPY_THREADS, "experts with a gate, bulk copies");
+    static_assert(matmul::SHARES_X && P::COPY != GEMV_COPY_THREADS, "experts with an activation, bulk copies");
     static_assert(P::MATRIX_DTYPE == matmul::ELEMENT, "x is staged for both products");
     static_assert(P::ROWS * TOP_K <= GEMV_MOST_CHOICES, "choices");
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routed_matmul: the matrix of a router, its choice of experts and the gated matmul over them in one launch (CUDA, few rows):
+/* routed_matmul: the matrix of a router, its choice of experts and the first matmul over them in one launch (CUDA, few rows):
  *   logits[r, e] = y[r] . MATRIX[e] (+ ROUTER_BIAS[e]),
  *   ROUTES = what router (router.h) makes of the logits, LISTS likewise,
- *   out[r, c] = what matmul (matmul.h) with a gate makes of y[r] and expert id[r, c],
+ *   out[r, c] = what matmul (matmul.h) with an activation makes of y[r] and expert id[r, c],
  * y being x, or with HAS_NORM the normed residual stream x (matmul_device.h). Three launches that depend on each other take
  * 2 to 3 us each beyond their bytes; the experts' matrices cannot be read before the choice is known, so that nothing else fills that time.
  *
@@ -18,8 +18,8 @@
 enum routed_matmul_operand {
     ROUTED_MATMUL_COUNTS,
     ROUTED_MATMUL_X,           /* INPUT_DTYPE[rows, K] */
-    ROUTED_MATMUL_W,           /* as MATMUL_W, with experts and a gate */
-    ROUTED_MATMUL_OUT,         /* OUT_DTYPE[rows, TOP_K * N / EXPERTS / 2] */
+    ROUTED_MATMUL_W,           /* as MATMUL_W, with experts */
+    ROUTED_MATMUL_OUT,         /* OUT_DTYPE[rows, TOP_K * N / EXPERTS], gated: half as wide */
     ROUTED_MATMUL_ROUTES,      /* f32[rows, ROUTE_WIDTH]: as ROUTER_OUT */
     ROUTED_MATMUL_LISTS,       /* i32[rows, router_list_width]: as ROUTER_LISTS */
     ROUTED_MATMUL_MATRIX,      /* MATRIX_DTYPE[ROUTED, K], 16 bits */
@@ -36,11 +36,11 @@ enum routed_matmul_operand {
 enum routed_matmul_param {
     ROUTED_MATMUL_ROWS,
     ROUTED_MATMUL_COUNT_INDEX,
-    ROUTED_MATMUL_N, /* of all experts, gate and up */
+    ROUTED_MATMUL_N, /* of all experts; with a gate, gate and up */
     ROUTED_MATMUL_K,
     ROUTED_MATMUL_DTYPE,
     ROUTED_MATMUL_OUT_DTYPE,
-    ROUTED_MATMUL_EPILOGUE, /* enum activation, with a gate */
+    ROUTED_MATMUL_EPILOGUE, /* as MATMUL_EPILOGUE, an activation */
     ROUTED_MATMUL_HAS_BIAS,
     ROUTED_MATMUL_BIAS_DTYPE,
     ROUTED_MATMUL_HAS_NORM,

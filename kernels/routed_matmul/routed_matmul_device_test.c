@@ -10,9 +10,9 @@
 enum { NORMED = 1, BIASED = 2, CLAIMED = 4, SCALED = 8, SEEDED = 16, OF_OUT_ROWS = 32, GATED = 64 };
 
 struct problem {
-    int64_t rows, valid, experts, top_k, n, k; /* n: of one expert, gate and up */
+    int64_t rows, valid, experts, top_k, n, k; /* n: of one expert; with a gate, gate and up */
     enum encoding_id dtype;
-    enum activation activation;
+    int epilogue; /* as MATMUL_EPILOGUE, an activation */
     int64_t score, renormalise, groups, top_groups;
     unsigned flags;
     int64_t shared; /* of the experts and of top_k */
@@ -35,15 +35,14 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTED_MATMUL_K] = problem->k,
         [ROUTED_MATMUL_DTYPE] = problem->dtype,
         [ROUTED_MATMUL_OUT_DTYPE] = element,
-        [ROUTED_MATMUL_EPILOGUE] = problem->activation,
+        [ROUTED_MATMUL_EPILOGUE] = problem->epilogue,
         [ROUTED_MATMUL_HAS_BIAS] = (flags & BIASED) != 0,
         [ROUTED_MATMUL_BIAS_DTYPE] = DTYPE_BF16,
         [ROUTED_MATMUL_HAS_NORM] = (flags & NORMED) != 0,
         [ROUTED_MATMUL_NORM_DTYPE] = DTYPE_F32,
         [ROUTED_MATMUL_EPS_BITS] = (flags & NORMED) ? test_float_bits(1e-5f) : 0,
         [ROUTED_MATMUL_INPUT_DTYPE] = (flags & NORMED) ? DTYPE_F32 : element,
-        [ROUTED_MATMUL_CAP_BITS] =
-            problem->activation == ACTIVATION_CLAMPED ? test_float_bits(1.25f) : OP_FLOAT_ONE_BITS,
+        [ROUTED_MATMUL_CAP_BITS] = problem->epilogue == ACTIVATION_CLAMPED ? test_float_bits(1.25f) : OP_FLOAT_ONE_BITS,
         [ROUTED_MATMUL_EXPERTS] = problem->experts,
         [ROUTED_MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
         [ROUTED_MATMUL_MATRIX_DTYPE] = element,
@@ -171,20 +170,23 @@ static void check_routes(struct launch *launch, const struct problem *problem, c
 
 static void check_products(const struct launch *launch, const struct problem *problem, const char *what)
 {
-    const int64_t columns = problem->n / 2, top_k = problem->top_k;
+    const bool gated = EPILOGUE_IS_GATED(problem->epilogue);
+    const int64_t columns = gated ? problem->n / 2 : problem->n, top_k = problem->top_k;
     const float *routes = launch->test.found[ROUTED_MATMUL_ROUTES];
     for (int64_t at = 0; at < problem->valid * top_k * columns; at++) {
         const int64_t choice = at / columns, column = at % columns, row = choice / top_k;
         const int64_t expert = (int64_t)routes[row * 2 * top_k + top_k + choice % top_k];
-        const int64_t gate_row = expert * problem->n + column / 8 * 16 + column % 8;
-        double gate_error, up_error;
+        const int64_t gate_row = expert * problem->n + (gated ? column / 8 * 16 + column % 8 : column);
+        double gate_error, up_error = 0;
         const double gate = dot(launch, launch->weights, row, gate_row, &gate_error) +
                             biased(launch, ROUTED_MATMUL_BIAS, gate_row, DTYPE_BF16);
-        const double up = dot(launch, launch->weights, row, gate_row + 8, &up_error) +
-                          biased(launch, ROUTED_MATMUL_BIAS, gate_row + 8, DTYPE_BF16);
-        const double want = activate_gated(problem->activation, 1.25f, gate, up);
-        const double error =
-            1.2 * gate_error * (1 + fabs(up) + up_error) + fabs(gate) * up_error + fabs(want) * 0x1p-8 + 0x1p-20;
+        const double up = !gated ? 0
+                                 : dot(launch, launch->weights, row, gate_row + 8, &up_error) +
+                                       biased(launch, ROUTED_MATMUL_BIAS, gate_row + 8, DTYPE_BF16);
+        const enum activation activation = (enum activation)EPILOGUE_ACTIVATION(problem->epilogue);
+        const double want = gated ? activate_gated(activation, 1.25f, gate, up) : activate_exactly(activation, gate);
+        const double slope = gated ? 1.2 * (1 + fabs(up) + up_error) : 2 * fabs(gate) + gate_error; /* or RELU2 */
+        const double error = gate_error * slope + fabs(gate) * up_error + fabs(want) * 0x1p-8 + 0x1p-20;
         const double found = (double)op_element(launch->test.found[ROUTED_MATMUL_OUT], at,
                                                 (enum dtype)launch->test.params[ROUTED_MATMUL_OUT_DTYPE]);
         if (!(fabs(found - want) <= error))
@@ -245,6 +247,10 @@ TEST(equals_reference)
         {4, 4, 258, 10, 32, 1024, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4,
          NORMED | CLAIMED, 2},
         {1, 1, 5, 5, 32, 64, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, 0},
+        {1, 1, 130, 8, 116, 2688, ENCODING_BF16, EPILOGUE_PLAIN + ACTIVATION_RELU2, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS,
+         1, 1, NORMED | CLAIMED, 2},
+        {4, 3, 33, 5, 48, 1152, ENCODING_INT4_G32, EPILOGUE_PLAIN + ACTIVATION_RELU2, ROUTER_SIGMOID,
+         ROUTER_SUM_PLUS_EPS, 1, 1, NORMED | BIASED | CLAIMED, 1},
     };
     TEST_NEEDS_DEVICE();
     if (!is_there()) skip();
@@ -285,6 +291,8 @@ TEST(hostile_parameters)
     static const struct test_change refused[] = {
         {ROUTED_MATMUL_ROWS, 9},
         {ROUTED_MATMUL_EPILOGUE, ACTIVATION_NONE},
+        {ROUTED_MATMUL_EPILOGUE, EPILOGUE_PLAIN},
+        {ROUTED_MATMUL_EPILOGUE, EPILOGUE_PLAIN + ACTIVATION_CLAMPED},
         {ROUTED_MATMUL_ROUTED, 47},
         {ROUTED_MATMUL_ROUTE_WIDTH, 98},
         {ROUTED_MATMUL_ROUTE_WIDTH, 7},

@@ -59,7 +59,7 @@ static const char *illegal(const int64_t *params)
     int64_t matmul[PLAN_MAX_PARAMS] = {0}, router[PLAN_MAX_PARAMS] = {0};
     routed_matmul_as_matmul(params, matmul);
     routed_matmul_as_router(params, router);
-    if (!matmul_is_gated(matmul)) return "parameter epilogue has no gate";
+    if (!matmul_shares_x(matmul)) return "parameter epilogue is no activation";
     if (params[ROUTED_MATMUL_EXPERTS] !=
         params[ROUTED_MATMUL_ROUTED] - params[ROUTED_MATMUL_SHARED_GATE] + params[ROUTED_MATMUL_SHARED])
         return "parameter experts is not routed and shared ones";
@@ -69,7 +69,8 @@ static const char *illegal(const int64_t *params)
 
 static uint64_t out_width(const int64_t *params)
 {
-    return (uint64_t)(params[ROUTED_MATMUL_N] / params[ROUTED_MATMUL_EXPERTS] / 2) *
+    const bool gated = EPILOGUE_IS_GATED(params[ROUTED_MATMUL_EPILOGUE]);
+    return (uint64_t)(params[ROUTED_MATMUL_N] / params[ROUTED_MATMUL_EXPERTS] / (gated ? 2 : 1)) *
            (uint64_t)(params[ROUTED_MATMUL_ROUTE_WIDTH] / 2);
 }
 

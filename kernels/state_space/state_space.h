@@ -7,7 +7,8 @@
  *   out[r, h, :] = (transpose(S) C + d[h] * x) * silu(z[r, h, :])
  *
  * The state (kernels/op/recurrent.h) is f32[HEADS, STATE_DIM, HEAD_DIM]. float32; the order of sums depends on the instruction set
- * alone. GPUs: all but the operands of X_DTYPE is float32, and the order of sums depends on the tunables. */
+ * alone. GPUs: all but the operands of X_DTYPE is float32, three bfloat16 in products of chunks, and the order of sums depends on the
+ * tunables. */
 #ifndef KERNELS_STATE_SPACE_STATE_SPACE_H
 #define KERNELS_STATE_SPACE_STATE_SPACE_H
 
@@ -53,6 +54,13 @@ enum state_space_device_param {
     STATE_SPACE_DEVICE_LANES = STATE_SPACE_PARAMS, /* 4, 8, 16 or 32 that share a column of the state */
     STATE_SPACE_DEVICE_WARPS,                      /* of a block, each with other columns; at most 16 */
     STATE_SPACE_DEVICE_PARAMS
+};
+
+/* Those of the kernel that takes CHUNK rows of a slot at a time: state_space_chunk. */
+enum state_space_chunk_param {
+    STATE_SPACE_CHUNK_ROWS = STATE_SPACE_PARAMS, /* 32 or 64 */
+    STATE_SPACE_CHUNK_COLUMN_WARPS,              /* of a block, each with 16 columns of the state: 1 or 2 */
+    STATE_SPACE_CHUNK_PARAMS
 };
 
 /* Bytes of a layer's part of a slot's state. */
@@ -101,8 +109,11 @@ static inline struct state_space_head state_space_head_of(const struct op_call *
 }
 
 extern const struct op_descriptor op_state_space;
-extern const struct device_kernel device_state_space;
+extern const struct device_kernel device_state_space, device_state_space_chunk;
 op_cost state_space_cost;
+/* Why neither kernel for GPUs takes these parameters, NULL if one may; what both read, write and compute. */
+const char *state_space_device_illegal(const int64_t *params);
+op_cost state_space_device_cost;
 void state_space_reference(const struct op_call *call);
 
 #endif

@@ -21,7 +21,7 @@ static uint64_t layer_bytes(const int64_t *params)
 }
 
 /* With SCATTERED each row reads and writes a state, else all rows are of one slot. */
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+void state_space_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     int64_t one_slot[STATE_SPACE_PARAMS];
     uint64_t row_bytes, row_flops;
@@ -33,7 +33,7 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = rows * row_flops;
 }
 
-static const char *problem_illegal(const int64_t *params)
+const char *state_space_device_illegal(const int64_t *params)
 {
     const char *why = op_params_illegal(&op_state_space, params);
     if (why) return why;
@@ -57,7 +57,7 @@ static const char *tunables_illegal(const int64_t *params)
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
-    const char *why = problem_illegal(params);
+    const char *why = state_space_device_illegal(params);
     if (why) return why;
     why = tunables_illegal(params);
     if (why) return why;
@@ -101,5 +101,5 @@ const struct device_kernel device_state_space = {
     DEVICE_OWN_NAMES(STATE_SPACE_DEVICE_PARAMS - STATE_SPACE_PARAMS, "LANES", "WARPS"),
     .launch = launch,
     .candidates = candidates,
-    .cost = cost,
+    .cost = state_space_device_cost,
 };

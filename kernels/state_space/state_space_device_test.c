@@ -34,15 +34,20 @@ static void fill_params(const struct shape *shape, int64_t *params)
     memcpy(params, values, sizeof values);
 }
 
-static void check_tactic(const struct shape *shape, const struct device_tactic *tactic)
+/* `decode`: of the steps of a row of each slot, NULL: the same kernel. */
+static void check_tactic(const struct shape *shape, const struct device_tactic *tactic,
+                         const struct device_tactic *decode)
 {
     struct test_random random = {(uint64_t)(shape->state_dim * 31 + shape->head_dim + shape->rows)};
     struct test_launch launch;
+    struct test_kernel decode_kernel;
     test_launch_open(&launch, tactic->kernel, tactic->params, shape->rows);
+    if (decode) test_kernel_open(&decode_kernel, decode->kernel, decode->params);
     test_launch_fill(&launch, STATE_SPACE_A_LOG, &random, -3, 1);
     test_launch_fill(&launch, STATE_SPACE_DT_BIAS, &random, -1, 1);
     test_launch_fill(&launch, STATE_SPACE_D, &random, 0.5f, 1.5f);
     const struct test_recurrent op = {
+        .decode = decode ? &decode_kernel : NULL,
         .slots = STATE_SPACE_SLOTS,
         .positions = STATE_SPACE_POSITIONS,
         .state = STATE_SPACE_STATE,
@@ -55,6 +60,7 @@ static void check_tactic(const struct shape *shape, const struct device_tactic *
         .part = state_space_state_bytes((uint64_t)shape->heads, (uint64_t)shape->state_dim, (uint64_t)shape->head_dim),
     };
     test_recurrent_walk(&launch, &op, &random, shape->steps);
+    if (decode) test_kernel_close(&decode_kernel);
     test_launch_close(&launch);
 }
 
@@ -68,13 +74,14 @@ static int find_tactics(const struct shape *shape, struct device_tactic *tactics
     return count;
 }
 
-/* Every tactic, or the first one and the last two, each of which the compiler needs time for. */
+/* Every tactic, or the first one of each kernel and the last two, each of which the compiler needs time for. */
 static void check(const struct shape *shape, bool all)
 {
     static struct device_tactic tactics[DEVICE_MOST_TACTICS];
     const int count = find_tactics(shape, tactics);
     for (int t = 0; t < count; t++)
-        if (all || t == 0 || t >= count - 2) check_tactic(shape, &tactics[t]);
+        if (all || t == 0 || tactics[t].kernel != tactics[t - 1].kernel || t >= count - 2)
+            check_tactic(shape, &tactics[t], NULL);
 }
 
 TEST(equals_reference)
@@ -88,6 +95,66 @@ TEST(equals_reference)
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check(&shapes[i], i < 2);
+}
+
+/* Prompts in chunks, decode row by row, and the other way round, on one state. */
+TEST(kernels_take_turns)
+{
+    static const struct shape shape = {1100, 1, 2, 128, 64, DTYPE_BF16, DTYPE_BF16, false, 12};
+    static struct device_tactic tactics[DEVICE_MOST_TACTICS];
+    TEST_NEEDS_DEVICE();
+    const int count = find_tactics(&shape, tactics);
+    const struct device_tactic *last = &tactics[count - 1];
+    assert_ptr_equal(tactics->kernel, &device_state_space_chunk);
+    assert_ptr_equal(last->kernel, &device_state_space);
+    check_tactic(&shape, tactics, last);
+    check_tactic(&shape, last, tactics);
+}
+
+/* What lowering and the tuner are offered without a GPU. */
+TEST(prompts_are_for_chunks)
+{
+    static struct device_tactic tactics[DEVICE_MOST_TACTICS];
+    const struct device_facts gpu = test_facts(90), before = test_facts(80);
+    int64_t params[PLAN_MAX_PARAMS] = {0};
+    fill_params(&(struct shape){512, 8, 64, 128, 64, DTYPE_BF16, DTYPE_BF16, false, 0}, params);
+    assert_in_range(device_tactics(OP_STATE_SPACE, params, &gpu, tactics, DEVICE_MOST_TACTICS), 5, DEVICE_MOST_TACTICS);
+    assert_ptr_equal(tactics[0].kernel, &device_state_space_chunk);
+    assert_int_equal(tactics[0].params[STATE_SPACE_CHUNK_ROWS], 64);
+    assert_ptr_equal(tactics[3].kernel, &device_state_space_chunk);
+    assert_ptr_equal(tactics[4].kernel, &device_state_space);
+    assert_in_range(device_tactics(OP_STATE_SPACE, params, &before, tactics, DEVICE_MOST_TACTICS), 1,
+                    DEVICE_MOST_TACTICS);
+    assert_ptr_equal(tactics[0].kernel, &device_state_space_chunk); /* it needs no clusters */
+    static const struct shape others[] = {
+        {512, 8, 64, 128, 64, DTYPE_BF16, DTYPE_BF16, true, 0}, {512, 8, 64, 128, 64, DTYPE_BF16, DTYPE_F16, false, 0},
+        {8, 8, 64, 128, 64, DTYPE_BF16, DTYPE_BF16, false, 0},  {512, 8, 64, 256, 64, DTYPE_BF16, DTYPE_BF16, false, 0},
+        {512, 8, 64, 72, 64, DTYPE_BF16, DTYPE_BF16, false, 0}, {512, 8, 64, 128, 40, DTYPE_BF16, DTYPE_BF16, false, 0},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        fill_params(&others[i], params);
+        assert_in_range(device_tactics(OP_STATE_SPACE, params, &gpu, tactics, DEVICE_MOST_TACTICS), 1,
+                        DEVICE_MOST_TACTICS);
+        assert_ptr_equal(tactics[0].kernel, &device_state_space);
+    }
+}
+
+TEST(hostile_params_of_chunks_are_refused)
+{
+    int64_t params[STATE_SPACE_CHUNK_PARAMS];
+    fill_params(&(struct shape){512, 2, 4, 128, 64, DTYPE_BF16, DTYPE_BF16, false, 0}, params);
+    params[STATE_SPACE_CHUNK_ROWS] = 64;
+    params[STATE_SPACE_CHUNK_COLUMN_WARPS] = 2;
+    test_hostile_launches(&device_state_space_chunk, params);
+    test_launch_refuses(&device_state_space_chunk, params,
+                        TEST_CHANGES({STATE_SPACE_GROUPS, 3}, {STATE_SPACE_HEAD_DIM, 48}, {STATE_SPACE_HEAD_DIM, 513},
+                                     {STATE_SPACE_STATE_DIM, 120}, {STATE_SPACE_STATE_DIM, 144},
+                                     {STATE_SPACE_RECURRENT_BYTES, 4 * 4 * 128 * 64}, {STATE_SPACE_X_DTYPE, DTYPE_F16},
+                                     {STATE_SPACE_X_DTYPE, DTYPE_F32}, {STATE_SPACE_SCATTERED, 1},
+                                     {STATE_SPACE_CHUNK_ROWS, 0}, {STATE_SPACE_CHUNK_ROWS, 16},
+                                     {STATE_SPACE_CHUNK_ROWS, 48}, {STATE_SPACE_CHUNK_ROWS, 128},
+                                     {STATE_SPACE_CHUNK_COLUMN_WARPS, 0}, {STATE_SPACE_CHUNK_COLUMN_WARPS, 3},
+                                     {STATE_SPACE_CHUNK_COLUMN_WARPS, 4}));
 }
 
 TEST(hostile_params_are_refused)

@@ -108,7 +108,8 @@ class CudaBuild(unittest.TestCase):
     @sanitized_elsewhere
     def test_state_spaces(self):
         """Built and run by one GPU and by two, which share the columns of a norm; tuned; attention beside a state space."""
-        for name, flags in (("granitemoehybrid", ["--tune", "off", "--gpus", "2"]), ("nemotron_h", []), ("falcon_h1", ["--tune", "off"])):
+        for name, flags in (("granitemoehybrid", ["--tune", "off", "--gpus", "2"]), ("nemotron_h", []), ("nemotron_h-experts", ["--gpus", "2"]),
+                            ("falcon_h1", ["--tune", "off"])):
             with self.subTest(name):
                 os.mkdir(self.path(name))
                 write_checkpoint(self.path(name), read_json(REFERENCES, name + ".json"))

@@ -40,6 +40,9 @@ MODELS = {
                   "n_shared_experts": 2, "first_k_dense_replace": 1, "head_dim": 16}, 2),
     "afmoe": ({"model_type": "afmoe", "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "num_dense_layers": 1,
                "head_dim": 16, "sliding_window": 64}, 2),
+    "nemotron_h": ({"model_type": "nemotron_h", "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_shared_expert_intermediate_size": 64,
+                    "num_hidden_layers": 3, "layers_block_type": ["mamba", "moe", "attention"], "head_dim": 16, "mamba_num_heads": 4,
+                    "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2}, 2),
     "ernie4_5_moe": ({"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2}, 2),
 }
 PUBLISHED = {
@@ -55,6 +58,11 @@ PUBLISHED = {
                             "shared_expert_intermediate_size": 512, "num_hidden_layers": 48, "num_attention_heads": 16,
                             "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10,
                             "vocab_size": 151936}, 48, 1, 513),
+    "Nemotron 3 Nano": ({"model_type": "nemotron_h", "hidden_size": 2688, "intermediate_size": 1856, "moe_intermediate_size": 1856,
+                         "num_hidden_layers": 52, "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+                         "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "mamba_num_heads": 64, "mamba_head_dim": 64,
+                         "ssm_state_size": 128, "n_groups": 8, "n_routed_experts": 128, "num_experts_per_tok": 6,
+                         "moe_shared_expert_intermediate_size": 3712, "vocab_size": 131072, "max_position_embeddings": 262144}, 23, 2, 130),
 }
 TOLERANCE = 2e-4  # of logits around 1: the order of sums
 # A pattern for the shared expert alone, which changes nothing else.
@@ -230,7 +238,7 @@ class SharedExperts(ReferenceTest):
     @sanitized_elsewhere
     def test_published_shapes(self):
         for name, (config, layers, shared, experts) in PUBLISHED.items():
-            for options in (["--dtype", "fp8"], ["--dtype", "int4"], ["--gpus", "2"]):
+            for options in (["--dtype", "fp8"], ["--dtype", "int4", "--group", "64"], ["--gpus", "2"]):
                 with self.subTest(name, options=options):
                     model = self.shape({**config, "torch_dtype": "bfloat16"})
                     graph = graph_of(model, "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096", *options)

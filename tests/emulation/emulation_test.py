@@ -16,9 +16,9 @@ import subprocess
 import tempfile
 import unittest
 
-from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, gemv, gemvs, grouped, groupeds,
-                          mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
-from recurrent_cases import delta_rule, delta_rule_chunks, delta_rules, short_conv, short_convs, state_space, state_spaces
+from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, expert_mmas, gemv, gemvs, grouped,
+                          groupeds, mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
+from recurrent_cases import delta_rule, delta_rule_chunks, delta_rules, short_conv, short_convs, state_space, state_space_chunks, state_spaces
 from router_cases import norm_routers, routers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,7 +34,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
            "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh",
-           "kernels/state_space/state_space.cuh", "kernels/group_norm/group_norm.cuh"]
+           "kernels/state_space/state_space.cuh", "kernels/state_space/state_space_chunk.cuh", "kernels/group_norm/group_norm.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
@@ -598,6 +598,9 @@ class Emulation(unittest.TestCase):
     def test_coded_mma(self):
         self.check(mmas())
 
+    def test_expert_mma(self):
+        self.check(expert_mmas())
+
     def test_blocks(self):
         self.check(blocks())
 
@@ -698,12 +701,16 @@ class Emulation(unittest.TestCase):
     def test_state_space(self):
         self.check(state_spaces())
 
+    def test_state_space_chunk(self):
+        self.check(state_space_chunks())
+
     def test_delta_rule_chunk(self):
         self.check(delta_rule_chunks())
 
     def test_defects_of_recurrent_state_are_seen(self):
         whole = (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1), state_space((1, 1), (16, 16), 8, 1),
-                 delta_rule((1, 1), (16, 16), 8, 1, CHUNKED=2, CHUNK=16, COLUMN_WARPS=1))
+                 delta_rule((1, 1), (16, 16), 8, 1, CHUNKED=2, CHUNK=16, COLUMN_WARPS=1),
+                 state_space((1, 1), (16, 16), 8, 1, CHUNKED=2, CHUNK=32, COLUMN_WARPS=1))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["slot 1 position 0", "of the state was written"] * len(whole))
 

@@ -41,13 +41,15 @@ def expert_gemv(experts, top_k, n, **changes):
 
 
 def expert_gemvs():
-    """Gated, parts and sums; every encoding; tails of N and of K; choices that name no expert; more rows than are valid."""
+    """Gated, activated, parts and sums; every encoding; tails of N and of K; choices that name no expert; more rows than are valid."""
     for i, encoding in enumerate([BF16] + ENCODINGS):
         changes = {"DTYPE": encoding, "K": [136, 520, 264][i % 3], "HAS_BIAS": i % 2, "GROUPS": 2 + i // 2 % 2 * 2, "COPY": 0 if i % 3 == 1 else 1}
         yield expert_gemv(5, 3, 48, ROWS=[1, 4][i % 2], EPILOGUE=[1, 2][i % 2], **changes)
         yield expert_gemv(5, 2, 80, ROWS=[1, 3][i % 2], HAS_RESIDUAL=i % 3 // 2, **changes)
         yield expert_gemv(4, 2, 64, ROWS=[1, 3][i % 2], EPILOGUE=1, HAS_NORM=1, **changes)
+        yield expert_gemv(5, 3, 48, ROWS=[4, 1][i % 2], EPILOGUE=16 + [4, 1, 5][i % 3], HAS_NORM=i // 2 % 2, **changes)
     yield expert_gemv(4, 2, 48, ROWS=3, VALID=2, PARTS=1, DTYPE=BF16, K=136)
+    yield expert_gemv(4, 2, 20, ROWS=3, VALID=2, EPILOGUE=20, DTYPE=BF16, K=136, GROUPS=1, COPY=0, X_SHARED=0)
     yield expert_gemv(40, 12, 16, ROWS=5, VALID=4, DTYPE=16, K=128)
     for i, encoding in enumerate([BF16, BF16] + ENCODINGS):  # sums: stages of fewer and of more steps than warps, more choices than stages
         yield expert_gemv(9, 6, 48, ROWS=[1, 2][i % 2], DTYPE=encoding, K=[392, 640, 136][i % 3], WARPS=[3, 4, 5][i % 3], CHUNK=[256, 640, 128][i % 3],
@@ -56,7 +58,7 @@ def expert_gemvs():
 
 
 def routed(experts, top_k, n, **changes):
-    """`experts`: with shared ones; `top_k`: choices of a row; `n`: rows of an expert's gate and up."""
+    """`experts`: with shared ones; `top_k`: choices of a row; `n`: rows of an expert's gate and up, or of its up alone."""
     case = {"SOURCE": "routed_matmul", "ROWS": 1, "N": experts * n, "K": 264, "DTYPE": BF16, "OUT_DTYPE": F32, "EPILOGUE": 1, "HAS_BIAS": 0, "BIAS_DTYPE": F32,
             "HAS_NORM": 1, "NORM_DTYPE": F32, "CAP_BITS": 0x3F800000, "EXPERTS": experts, "ROUTE_WIDTH": 2 * top_k, "MATRIX_DTYPE": BF16,
             "HAS_ROUTER_BIAS": 0, "ROUTER_BIAS_DTYPE": F32, "SCORE": 0, "RENORMALISE": 0, "ROUTER_EPS_BITS": 0x1E3CE508, "ROUTER_SCALE_BITS": 0x40200000,
@@ -78,6 +80,8 @@ def routeds():
     yield routed(130, 4, 16, BLOCKS_IN_ALL=17, K=64, CHUNK=128, SHARED=1, WARPS=4)
     yield routed(8, 2, 32, ROWS=2, VALID=0)
     yield routed(12, 4, 96, K=384, COPY=2, TILE_GROUPS=4, ROWS=2, BLOCKS_IN_ALL=5)  # tensor maps
+    yield routed(18, 5, 40, SHARED=2, EPILOGUE=20, SCORE=1, RENORMALISE=1, HAS_CLAIM_BIAS=1, ROWS=3, VALID=2, TILE_GROUPS=1)  # without a gate
+    yield routed(9, 3, 48, SHARED=1, EPILOGUE=20, DTYPE=19, K=384, HAS_BIAS=1)
 
 
 def grouped(experts, top_k, n, **changes):
@@ -87,11 +91,12 @@ def grouped(experts, top_k, n, **changes):
 
 
 def groupeds():
-    """Gated and parts; every encoding; tails of N and of K; groups of one and of several tiles; experts without a choice; invalid rows."""
+    """Gated, activated and parts; every encoding; tails of N and of K; groups of one and of several tiles; experts without a choice; invalid rows."""
     for i, encoding in enumerate([BF16] + ENCODINGS):
         changes = {"DTYPE": encoding, "K": [160, 544, 256][i % 3], "HAS_BIAS": i % 2, "GROUPS": [2, 4, 8][i % 3], "COLUMNS": [8, 3, 4][i // 2 % 3]}
         yield grouped(5, 3, 48, ROWS=[4, 9][i % 2], EPILOGUE=[1, 2][i % 2], **changes)
         yield grouped(5, 2, 80, ROWS=[12, 3][i % 2], **changes)
+        yield grouped(5, 3, 80, ROWS=[9, 4][i % 2], EPILOGUE=16 + [4, 2, 5][i % 3], **changes)
     yield grouped(70, 2, 48, ROWS=9, VALID=7, DTYPE=BF16, K=96, CHUNK=128, STAGES=2)
     yield grouped(3, 1, 112, ROWS=40, VALID=33, DTYPE=26, K=160, WARPS=1, CHUNK=128, EPILOGUE=1, BLOCKS_IN_ALL=5)
     yield grouped(4, 2, 16, ROWS=6, VALID=0, DTYPE=BF16, K=128, CHUNK=128)
@@ -137,6 +142,18 @@ def mmas():
                   WARPS_K=warps_k, STAGES=2 + i % 3, HAS_BIAS=i % 2, HAS_RESIDUAL=i % 3 // 2)
     yield mma(DTYPE=19, ROWS=20, N=96, K=264, EPILOGUE=1, HAS_BIAS=1)
     yield mma(DTYPE=27, ROWS=20, N=48, K=264, EPILOGUE=1, TILE_K=512, WARPS_K=4)
+
+
+def expert_mmas():
+    """Gated, activated and parts; every encoding; tails of N and of K; tiles of one expert's rows, whole and not; invalid rows."""
+    for i, encoding in enumerate([BF16] + ENCODINGS):
+        for epilogue in (1, 20, 0):
+            rows, experts, top_k, n, tile_m, tile_n = [(9, 5, 3), (20, 3, 2), (2, 6, 4)][i % 3] + (48 + 16 * (epilogue % 3), 8 + i % 2 * 8, 32)
+            case = mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=experts * n, EXPERTS=experts, ROUTE_WIDTH=2 * top_k,
+                       EPILOGUE=epilogue, K=[136, 264][i % 2], TILE_N=tile_n, TILE_M=tile_m, HAS_BIAS=i % 2, STAGES=2 + i % 2)
+            choices = rows * top_k
+            tiles = min(choices, min(choices, experts) + choices // tile_m)  # kernels/matmul/expert_tiles.cuh
+            yield {**case, "PARTS": int(not epilogue), "BLOCKS_IN_ALL": tiles * -(-n // tile_n)}
 
 
 def blocks():

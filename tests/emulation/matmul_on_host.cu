@@ -24,12 +24,13 @@ enum {
     BLOCK_ROWS = (params::BLOCK_N + 15) / 16 * 16,
     BLOCKS = params::BLOCK_N ? N / BLOCK_ROWS : 1, /* parts of a row, each with a matrix of its own */
     CHOICES = ROWS * TOP_K * BLOCKS,
-    SUMMED = params::EXPERTS && !GATED && !params::PARTS,
+    SHARES_X = params::EXPERTS && params::EPILOGUE != ACTIVATION_NONE,
+    SUMMED = params::EXPERTS && !SHARES_X && !params::PARTS,
     MATRIX_N = params::EXPERTS   ? N / params::EXPERTS
                : params::BLOCK_N ? params::BLOCK_N
                                  : N,
     COLUMNS = GATED ? MATRIX_N / 2 : MATRIX_N,
-    X_ROWS = GATED ? ROWS : CHOICES,
+    X_ROWS = SHARES_X ? ROWS : CHOICES,
     X_PITCH = params::X_PITCH ? params::X_PITCH : X_ROWS / ROWS * K, /* of a row of the launch */
     OUT_ROWS = SUMMED ? ROWS : CHOICES,
     PANELS = (N + 15) / 16,
@@ -105,14 +106,14 @@ static double product(int row, int base, int column, double *magnitude)
     return activated(value);
 }
 
-/* The same of a choice, with its weight unless there is a gate; 0 if it names no expert. */
+/* The same of a choice, with its weight unless there is an activation; 0 if it names no expert. */
 static double routed_product(int choice, int column, double *magnitude)
 {
     const float *route = routes + choice / TOP_K * 2 * TOP_K + choice % TOP_K;
-    const double weight = GATED ? 1 : (double)route[0];
+    const double weight = SHARES_X ? 1 : (double)route[0];
     *magnitude = 0;
     if (!(route[TOP_K] >= 0 && route[TOP_K] < params::EXPERTS)) return 0;
-    const double value = product(GATED ? choice / TOP_K : choice, (int)route[TOP_K] * MATRIX_N, column, magnitude);
+    const double value = product(SHARES_X ? choice / TOP_K : choice, (int)route[TOP_K] * MATRIX_N, column, magnitude);
     *magnitude *= std::fabs(weight);
     return weight * value;
 }
@@ -183,7 +184,7 @@ template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
 template <class P> static void run_body(const void *, matmul_mma_body<P> *)
 {
     matmul_mma_body<P>::run((u8 *)shared_memory, counts, x_halves, (const u16 *)panels.data(), out, bias_operand(),
-                            residual_operand());
+                            residual_operand(), routes, lists);
 }
 
 template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)

@@ -61,7 +61,7 @@ def state_space(heads, dims, lanes, warps, **changes):
     (groups, heads), (state_dim, head_dim) = heads, dims
     case = {"GROUPS": groups, "HEADS": heads, "STATE_DIM": state_dim, "HEAD_DIM": head_dim, "DT_MIN_BITS": 0, "DT_MAX_BITS": 0x7F7FFFFF,
             "A_DTYPE": BF16, "DT_DTYPE": F32, "D_DTYPE": BF16, "SCATTERED": 0, "LANES": lanes, "WARPS": warps, "WALKERS": 1, "COPIES_LATE": 1,
-            "TOKENS": 80}
+            "TOKENS": 80, "CHUNKED": 0}
     return recurrents("state_space", 4 * heads * state_dim * head_dim, **{**case, **changes})
 
 
@@ -76,6 +76,17 @@ def state_spaces():
     yield state_space((1, 1), (16, 12), 16, 1, D_DTYPE=F32, SCATTERED=1, WALKERS=45)
     yield state_space((1, 1), (24, 40), 32, 3, X_DTYPE=F32, COPIES_LATE=0)
     yield state_space((1, 2), (128, 64), 16, 4, RUNS=LONG, TOKENS=1102, ROWS=603)
+
+
+def state_space_chunks():
+    """Both lengths of chunks, both numbers of warps, heads of one block and of several; groups; limits of dt; prompts of several slots, shorter
+    and longer than chunks, continued by the same kernel and by the one that takes row after row, as its are; a state that many chunks change."""
+    yield state_space((1, 2), (32, 32), 16, 2, CHUNKED=2, CHUNK=32, COLUMN_WARPS=1)
+    yield state_space((1, 1), (128, 64), 8, 4, CHUNKED=2, CHUNK=64, COLUMN_WARPS=2, COPIES_LATE=0, DT_MIN_BITS=0x3F000000)
+    yield state_space((2, 4), (16, 16), 4, 1, CHUNKED=4, CHUNK=64, COLUMN_WARPS=1, D_DTYPE=F32, DT_MAX_BITS=0x3F400000)
+    yield state_space((1, 3), (48, 96), 16, 6, CHUNKED=1, CHUNK=32, COLUMN_WARPS=2, DT_DTYPE=BF16, A_DTYPE=F32)
+    yield state_space((1, 1), (64, 32), 16, 2, CHUNKED=2, CHUNK=32, COLUMN_WARPS=2, RUNS=LONG, TOKENS=1102, ROWS=603)
+    yield state_space((2, 2), (128, 64), 16, 4, CHUNKED=2, CHUNK=64, COLUMN_WARPS=2, RUNS=LONG, TOKENS=1102, ROWS=603)
 
 
 # A long prompt in two steps, its decode, its rest.

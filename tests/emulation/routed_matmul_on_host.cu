@@ -20,7 +20,8 @@ enum {
     TOP_K = params::ROUTE_WIDTH / 2,
     CHOSEN = TOP_K - params::SHARED,
     MATRIX_N = N / params::EXPERTS,
-    COLUMNS = MATRIX_N / 2,
+    GATED = EPILOGUE_IS_GATED(params::EPILOGUE),
+    COLUMNS = GATED ? MATRIX_N / 2 : MATRIX_N,
     WORDS = ROUTED_MATMUL_TICKET_BYTES / 4 + ROWS * (LOGITS + 31) / 32 * 32,
 };
 
@@ -93,18 +94,22 @@ static void check_row(int row)
         expect(std::fabs((double)weights[c] - weight) <= 1e-4 * weight, "weights", row * TOP_K + c, (double)weights[c],
                weight);
         for (int column = 0; column < COLUMNS; column++) {
-            const int first = found[c] * MATRIX_N + column / 8 * 16 + column % 8;
-            double values[2], errors[2];
-            for (int half = 0; half < 2; half++) {
+            const int first = found[c] * MATRIX_N + (GATED ? column / 8 * 16 + column % 8 : column);
+            double values[2] = {}, errors[2] = {};
+            for (int half = 0; half < (GATED ? 2 : 1); half++) {
                 const int n = first + half * 8;
                 values[half] = dot(
                     row, [&](int k) { return (double)w[(size_t)n * K + k]; }, &errors[half]);
                 if (params::HAS_BIAS) values[half] += (double)bias[n];
                 errors[half] *= 1e-5;
             }
-            const double want = values[0] * sigmoid_on_host(values[0]) * values[1];
-            const double error = 1.2 * errors[0] * (std::fabs(values[1]) + errors[1]) +
-                                 std::fabs(values[0]) * errors[1] + 1e-5 * std::fabs(want) + 1e-6;
+            const double positive = values[0] < 0 ? 0 : values[0];
+            const double want =
+                GATED ? values[0] * sigmoid_on_host(values[0]) * values[1] : positive * positive; /* SiLU, or RELU2 */
+            const double error =
+                (GATED ? 1.2 * errors[0] * (std::fabs(values[1]) + errors[1]) + std::fabs(values[0]) * errors[1]
+                       : errors[0] * (2 * std::fabs(values[0]) + errors[0])) +
+                1e-5 * std::fabs(want) + 1e-6;
             const int at = (row * TOP_K + c) * COLUMNS + column;
             expect(std::fabs((double)out[at] - want) <= error, "out", at, (double)out[at], want);
         }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state_space on the host: KERNEL_PARAMS is the problem and the tunables, RUNS the steps, each ended by END_OF_STEP, TOKENS the most of
- * a slot, WALKERS those of the grid. Compares every row with plain code in double over the whole sequence; prints what differs and exits
+ * a slot, WALKERS those of the grid. Steps of at least CHUNKED rows are run by state_space_chunk, none if it is 0. Compares every row with plain code in double over the whole sequence; prints what differs and exits
  * with 1. SPOIL: 1 an output, 2 the state of another layer is changed, for the checks to see; 0 nothing. emulation_test.py includes it in
  * a namespace for each case, after these headers. */
 #include "tests/emulation/recurrent_on_host.h"
 
 #include "kernels/state_space/state_space.cuh"
+#include "kernels/state_space/state_space_chunk.cuh"
 
 struct params {
     KERNEL_PARAMS
@@ -66,11 +67,33 @@ static void run_thread_of_kernel()
               states.first());
 }
 
+#if CHUNKED
+typedef state_space_chunk_body<params> chunk_body;
+static_assert(chunk_body::AT.bytes <= SHARED_BYTES, "shared memory");
+
+static void run_thread_of_chunk_kernel()
+{
+    chunk_body::run((u8 *)shared_memory, counts, xbc, z, dt, a_log, dt_bias, skip, out.bytes, slots, positions,
+                    states.first());
+}
+#endif
+
+static void launch(int blocks, int threads, void (*thread)())
+{
+    gridDim.x = (unsigned)blocks;
+    for (int i = 0; i < blocks; i++) run_block(i, threads, thread);
+}
+
 static void launch_kernel()
 {
-    const int blocks = body::SPLIT * params::HEADS * WALKERS;
-    gridDim.x = (unsigned)blocks;
-    for (int i = 0; i < blocks; i++) run_block(i, body::THREADS, run_thread_of_kernel);
+#if CHUNKED
+    if (counts[0] >= CHUNKED) {
+        memset(shared_memory, 0xff, sizeof shared_memory);
+        launch(chunk_body::SPLIT * params::HEADS, chunk_body::THREADS, run_thread_of_chunk_kernel);
+        return;
+    }
+#endif
+    launch(body::SPLIT * params::HEADS * WALKERS, body::THREADS, run_thread_of_kernel);
 }
 
 static void run_step()

@@ -94,6 +94,9 @@ MODELS = {
     "nemotron_h": ("nemotron_h", {**SIZES, "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"],
                                   "head_dim": 32, "mamba_num_heads": 8, "mamba_head_dim": 20, "ssm_state_size": 32, "n_groups": 2,
                                   "chunk_size": 16, "time_step_min": 1e-6, "use_bias": True, "mlp_bias": True}),
+    "nemotron_h-experts": ("nemotron_h", {**SIZES, **ROUTED_EXPERTS, "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "mlp"],
+                                          "head_dim": 32, "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 32, "n_groups": 2,
+                                          "chunk_size": 16, "time_step_min": 1e-6, "moe_shared_expert_intermediate_size": 96, "n_group": 2}),
     "gemma4": ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
                                "vocab_size_per_layer_input": VOCABULARY}),
     # Heads as large as those of the published models.

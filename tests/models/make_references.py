@@ -28,7 +28,7 @@ from seeded_checkpoint import write_tensors  # noqa: E402
 
 NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v", "lfm2_moe", "glm4_moe_lite",
          "minimax_m2", "dots1", "exaone_moe", "solar_open", "flex_olmo", "youtu", "afmoe", "granitemoehybrid", "granitemoehybrid-experts",
-         "granitemoehybrid-attention", "bamba", "nemotron_h", "falcon_h1", "falcon_h1-norm", "arcee", "cohere", "cwm", "ernie4_5", "falcon",
+         "granitemoehybrid-attention", "bamba", "nemotron_h", "nemotron_h-experts", "falcon_h1", "falcon_h1-norm", "arcee", "cohere", "cwm", "ernie4_5", "falcon",
          "falcon-grouped", "falcon-serial", "glm", "gpt_bigcode", "gpt_neo", "gptj", "helium", "hunyuan_v1_dense", "jais2", "ministral", "nanochat",
          "olmo", "phi", "vaultgemma", "granitemoeshared", "hunyuan_v1_moe", "hyperclovax", "apertus", "opt", "hy_v3", "mellum", "mistral3-mistral4", "axk1", "minicpm3")
 PROMPT_LENGTHS = (7, 40)
