@@ -146,26 +146,6 @@ uint32_t schema_enum_node(struct schema *schema, const json_t *value)
 
 /* ---- arrays of different values ---- */
 
-bool schema_same(const json_t *left, const json_t *right)
-{
-    const char *key;
-    json_t *member;
-    if (json_is_number(left) && json_is_number(right)) return schema_compare(left, right) == 0;
-    if (json_is_array(left) && json_is_array(right)) {
-        bool same = json_array_size(left) == json_array_size(right);
-        for (size_t i = 0; same && i < json_array_size(left); i++)
-            same = schema_same(json_array_get(left, i), json_array_get(right, i));
-        return same;
-    }
-    if (!json_is_object(left) || !json_is_object(right)) return json_equal(left, right);
-    if (json_object_size(left) != json_object_size(right)) return false;
-    json_object_foreach ((json_t *)(uintptr_t)left, key, member) {
-        const json_t *other = json_object_get(right, key);
-        if (!other || !schema_same(member, other)) return false;
-    }
-    return true;
-}
-
 /* The values of a flat schema, each once, owned; NULL: it has others, or too many, or there is no memory. */
 static json_t *few_values(const json_t *schema)
 {
