@@ -37,16 +37,26 @@ static bool has_new_codes(const struct graph *graph)
     return false;
 }
 
-/* The engine's decode plan with the most rows up to 8. */
+enum { MOST_ROWS = 8 };
+
+/* The engine's decode plan with the most rows up to MOST_ROWS. */
 static const struct plan *plan_to_measure(const struct build *build)
 {
     const struct plan *best = &build->plans[0];
     for (size_t p = 0; p < build->plan_count; p++) {
         const struct plan_header *header = &build->plans[p].header;
-        if (header->kind == PLAN_DECODE && header->rows <= 8 && header->rows > best->header.rows)
+        if (header->kind == PLAN_DECODE && header->rows <= MOST_ROWS && header->rows > best->header.rows)
             best = &build->plans[p];
     }
     return best;
+}
+
+/* Sequences at once. An engine for a GPU has its plans made anew, so that its batch sizes do not matter. */
+static uint32_t rows_to_measure(const struct build *build)
+{
+    if (build->target == TARGET_CPU) return plan_to_measure(build)->header.rows;
+    const uint64_t slots = build->lowering.geometry.slots;
+    return slots < MOST_ROWS ? (uint32_t)slots : MOST_ROWS;
 }
 
 static void cpu_model_close(struct cpu_model *model)
@@ -62,7 +72,7 @@ static bool lower_on_cpu(const struct build *build, struct cpu_model *model, str
     struct lowering lowering = build->lowering;
     struct manifest *manifest = &model->manifest;
     struct plan_geometry *geometry = &lowering.geometry;
-    const uint32_t rows = plan_to_measure(build)->header.rows;
+    const uint32_t rows = rows_to_measure(build);
     if (build->target != TARGET_CPU) {
         lowering.kv_dtype = ENCODING_F32;
         /* A chunk of any length: no window saves a page, so there is one group. */
