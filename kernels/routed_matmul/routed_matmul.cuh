@@ -82,7 +82,7 @@ template <class P> struct routed_matmul_body {
     /* Products of this warp's k, by a consumer warp. Several chains of sums: the launch waits for them. */
     static __device__ __forceinline__ void multiply_matrix(const shared_layout shared, const routing_layout own)
     {
-        constexpr int STEP = matmul::STEP, CHAINS = 4, UNROLLED = STEP > 32 ? 2 : WARPS > 8 ? 4 : 8;
+        constexpr int STEP = matmul::STEP, CHAINS = 4, UNROLLED = STEP > 32 ? 2 : WARPS > 8 && !matmul::GATED ? 4 : 8;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         const int row = lane / 4, quarter = lane % 4; /* of the fragments */
         const u32 x_at = shared.x + (u32)((row < P::ROWS ? row : 0) * matmul::X_PITCH + quarter * 16);
