@@ -44,6 +44,5 @@ const struct architecture arch_apertus = {
      .qk_norm = QK_NORM_HEAD,
      .plain_mlp = true,
      .modules = {.xielu = "mlp.act_fn"}},
-    .untried_on_gpu = true,
     .about = "small*: Apertus: normalised heads, MLPs without a gate, an activation with numbers of each layer",
 };

@@ -42,6 +42,5 @@ const struct architecture arch_axk1 = {
                .mlp_out = "post_mlp_layernorm"},
      .norm_of_experts = true,
      .experts = &expert_biased_names},
-    .untried_on_gpu = true,
     .about = "small*: A.X K1: as `deepseek_v3`, with a norm of what experts add",
 };

@@ -14,6 +14,5 @@ const struct architecture arch_granitemoeshared = {
     "GraniteMoeSharedForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, GRANITE_SHARED_MLP, .experts = &expert_granite_names},
-    .untried_on_gpu = true,
     .about = "small*: Granite 3 with experts and a shared one",
 };

@@ -88,6 +88,5 @@ const struct architecture arch_hunyuan_v1_moe = {
     "HunYuanMoEV1ForCausalLM",
     read_config,
     {HUNYUAN_TRAITS, .experts = &names},
-    .untried_on_gpu = true,
     .about = "small*: Hunyuan A13B: as `hunyuan_v1_dense`, with experts and a shared one",
 };

@@ -59,6 +59,5 @@ const struct architecture arch_hy_v3 = {
     "HYV3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &names},
-    .untried_on_gpu = true,
     .about = "small*: Hunyuan 3: normalised heads; experts as in `deepseek_v3`",
 };

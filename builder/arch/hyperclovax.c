@@ -38,6 +38,5 @@ const struct architecture arch_hyperclovax = {
                .mlp_in = "post_attention_layernorm",
                .mlp_out = "post_norm2"},
      .other_norms = &pre_norm},
-    .untried_on_gpu = true,
     .about = "small*: HyperCLOVA X SEED: multipliers as in `granite`, four norms in a layer",
 };

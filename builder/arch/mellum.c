@@ -31,6 +31,5 @@ const struct architecture arch_mellum = {
     "MellumForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &expert_usual_names},
-    .untried_on_gpu = true,
     .about = "small*: Mellum 2: as `qwen3_moe`, with windows in some layers",
 };

@@ -52,6 +52,5 @@ const struct architecture arch_minicpm3 = {
     "MiniCPM3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM},
-    .untried_on_gpu = true,
     .about = "small*: MiniCPM 3: latent attention as in `deepseek_v2`, no experts, multipliers as in `granite`",
 };

@@ -91,7 +91,6 @@ const struct architecture arch_mistral4 = {
     "Mistral4ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &expert_latent_names, .fused_experts = &fused_names},
-    .untried_on_gpu = true,
     .about =
         "small*: Mistral Small 4: latent attention and experts as in `deepseek_v3`, softmax scores; contexts up to "
         "`original_max_position_embeddings`, as in `ministral3`",

@@ -67,7 +67,6 @@ const struct architecture arch_opt = {
                  .output = "self_attn.out_proj",
                  .up = "fc1",
                  .down = "fc2"}},
-    .untried_on_gpu = true,
     .about =
         "small*: OPT, but not those with norms after attention and MLP (350M): learned positions, layer norms, MLPs "
         "without a gate",
