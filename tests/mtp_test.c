@@ -259,9 +259,9 @@ TEST(other_families_are_refused)
 {
     struct status status = {0};
     mtp_options(&options, "tests/models/fables", in_folder("mtp.eng"));
-    test_expect_failure(
-        build_engine(&options, &status), &status, STATUS_BAD_INPUT,
-        "is supported (ernie4_5_moe, glm4_moe, deepseek_v3, glm4_moe_lite, qwen3_next, qwen3_5_text), found '");
+    test_expect_failure(build_engine(&options, &status), &status, STATUS_BAD_INPUT,
+                        "is supported (ernie4_5_moe, glm4_moe, deepseek_v3, kimi_k2, glm4_moe_lite, qwen3_next, "
+                        "qwen3_5_text), found '");
 }
 
 /* Without the option the layer's tensors are passed over. */
