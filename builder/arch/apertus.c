@@ -33,7 +33,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return config_sizes(config, reader, &defaults, status) && config_attention_bias(config, reader, status) &&
            config_fixed_text(reader, "hidden_act", "xielu", status) &&
            field_rules_check(reader, fixed, sizeof fixed / sizeof *fixed, status) &&
-           config_rope_defaults(config, reader, 12e6, 1, status);
+           config_theta_within(reader, 12e6, true, status) && config_rope_defaults(config, reader, 12e6, 1, status);
 }
 
 const struct architecture arch_apertus = {

@@ -318,6 +318,17 @@ bool config_no_window_pattern(struct json_reader *reader, struct status *status)
     return field_rules_check(reader, rules, sizeof rules / sizeof *rules, status);
 }
 
+bool config_theta_within(struct json_reader *reader, double theta, bool scaling, struct status *status)
+{
+    char expected[96];
+    const json_t *found = json_object_get(reader->object, "rope_theta");
+    const bool is_within = json_is_object(json_object_get(reader->object, "rope_parameters")) ||
+                           (scaling && json_is_object(json_object_get(reader->object, "rope_scaling")));
+    if (is_within || !found || (json_is_number(found) && json_number_value(found) == theta)) return true;
+    snprintf(expected, sizeof expected, "%.0f, or one in 'rope_parameters', since the class reads no other", theta);
+    return json_reader_fail(reader, "rope_theta", expected, found, status);
+}
+
 bool config_window_rotates(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
                            struct status *status)
 {

@@ -218,8 +218,11 @@ TEST(apertus_keys)
     struct model_config config = test_config_accepted("apertus", "\"qk_norm\": true, \"post_norm\": false");
     assert_int_equal(config.rope.type, ROPE_LLAMA3);
     assert_true(config.rope.factor == 8 && config.rope.theta == 12e6 && !config.mlp_bias);
-    config = test_config_accepted("apertus", "\"rope_theta\": 5e5, \"rope_scaling\": null, \"attention_bias\": true");
-    assert_true(config.rope.theta == 5e5 && config.qkv_bias && config.output_bias);
+    config = test_config_accepted("apertus", "\"rope_theta\": 12e6, \"rope_scaling\": null, \"attention_bias\": true");
+    assert_true(config.rope.theta == 12e6 && config.qkv_bias && config.output_bias);
+    /* The class reads a theta beside no object into nothing. */
+    test_config_refused("apertus", "\"rope_theta\": 5e5, \"rope_scaling\": null",
+                        "'rope_theta'|expected 12000000, or one in");
     test_config_refused("apertus", "\"hidden_act\": \"silu\"", "'hidden_act'|\"xielu\"|silu");
     test_config_refused("apertus", "\"post_norm\": true", "'post_norm'|expected false");
     test_config_refused("apertus", "\"mlp_bias\": true", "'mlp_bias'|expected false");

@@ -371,6 +371,8 @@ bool config_window_pattern(struct model_config *config, struct json_reader *read
                            struct status *status);
 /* Refuses sliding_window_pattern, for classes that do not read it. Before config_window_pattern. */
 bool config_no_window_pattern(struct json_reader *reader, struct status *status);
+/* Refuses a rope_theta other than `theta` beside no "rope_parameters" (or, with `scaling`, "rope_scaling"), for classes that read it there alone. */
+bool config_theta_within(struct json_reader *reader, double theta, bool scaling, struct status *status);
 /* As config_window_pattern; where some layers have a window, only those rotate. */
 bool config_window_rotates(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
                            struct status *status);

@@ -30,6 +30,11 @@ static const struct field_rule unused[] = {
     {"route_norm", FIELD_TRUE},
     {"moe_router_enable_expert_bias", FIELD_TRUE},
     {"moe_router_use_sigmoid", FIELD_TRUE},
+    {"n_group", FIELD_ONE},
+    {"topk_group", FIELD_ONE},
+    {"norm_topk_prob", FIELD_TRUE},
+    {"routed_scaling_factor", FIELD_ABSENT},
+    {"first_k_dense_replace", FIELD_ONE},
 };
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)

@@ -9,5 +9,5 @@ const struct architecture arch_kimi_k2 = {
     {.norms = DECODER_PRE_NORM, .experts = &expert_biased_names},
     .predicts = true,
     .untried_on_gpu = true,
-    .about = "Kimi K2: as `deepseek_v3`",
+    .about = "small*: Kimi K2: as `deepseek_v3`, under whose name it was compared",
 };

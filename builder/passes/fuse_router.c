@@ -38,8 +38,8 @@ static bool fits(const struct graph *graph, const struct graph_node *logits, con
                               *experts = &graph->weights[up->operands[MATMUL_W]];
     const int64_t count = (int64_t)matrix->rows - router->params[ROUTER_SHARED_GATE] + router->params[ROUTER_SHARED];
     return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == count && matmul_shares_x(up->params) &&
-           up->operands[MATMUL_X_SCALES] < 0 && have_one_input(logits, up) && matrix->depth == experts->depth &&
-           graph_gemv_has_experts(graph, up, 1);
+           up->operands[MATMUL_X_SCALES] < 0 && up->params[MATMUL_SCALE_BITS] == OP_FLOAT_ONE_BITS &&
+           have_one_input(logits, up) && matrix->depth == experts->depth && graph_gemv_has_experts(graph, up, 1);
 }
 
 static void take_matmul(struct graph_node *node, const struct graph_node *up)

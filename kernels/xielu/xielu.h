@@ -5,7 +5,7 @@
  *   out[r, c] = p x^2 + beta x                          where x = x[r, c] is above 0
  *               (exp(min(x, eps)) - 1 - x) n + beta x   elsewhere
  *
- * float32, within 1e-6 of the sum of the terms' magnitudes; GPUs: 4e-6, then rounded to X_DTYPE. Operands begin at multiples of 16 bytes
+ * float32, within 1e-6 of the sum of the terms' magnitudes; GPUs: 4e-6 while n is at most 60 beta, then rounded to X_DTYPE. Operands begin at multiples of 16 bytes
  * there. */
 #ifndef KERNELS_XIELU_XIELU_H
 #define KERNELS_XIELU_XIELU_H

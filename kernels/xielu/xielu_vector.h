@@ -26,7 +26,7 @@ static inline struct xielu_numbers xielu_numbers(const void *numbers, enum dtype
                                   .eps = op_element(numbers, 3, dtype)};
 }
 
-/* exp(x) - 1 - x. Near 0 by its series, which does not cancel: the first term left out is below 2^-29 of the sum. */
+/* exp(x) - 1 - x. Near 0 by its series, which does not cancel: the first term left out is below 2^-28 of the sum. */
 static inline vec xielu_beyond_linear(vec x)
 {
     const vec_int is_near = x > vec_set(-0.5f);

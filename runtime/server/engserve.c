@@ -293,7 +293,10 @@ static void finish_steps(struct program *program)
 
 static void stop(struct program *program)
 {
-    if (program->server) finish_steps(program);
+    if (program->server) {
+        server_drain(program->server); /* where serving did not begin */
+        finish_steps(program);
+    }
     server_stop(&program->server);
     for (size_t i = 0; i < program->arguments.model_count; i++) server_model_close(&program->models[i]);
     server_keys_free(program->keys);

@@ -195,7 +195,7 @@ static void finish(struct eng_sequence *sequence, enum eng_end end)
     kept_free(sequence);
     if (sequence->state == ENG_STATE_PREFILL || sequence->state == ENG_STATE_DECODE) leave_active(sequence);
     if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP)) {
-        sequence_leave_checkpoint(sequence);
+        if (end != ENG_END_NOT_FINITE) sequence_leave_checkpoint(sequence);
         free_slot(sequence);
     }
     sequence->state = ENG_STATE_DONE;

@@ -154,13 +154,20 @@ static void choose_weights(struct bench *bench)
     if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
 }
 
-/* The candidate scaled to the slice: a thread gets as many tasks as for the whole matrix, each of fewer panels. */
+/* Rows of W that tasks divide: of all matrices where each has tasks of its own. */
+static int64_t divided_rows(const int64_t *params)
+{
+    const bool apart = matmul_matrices(params) > 0 && !matmul_sums_choices(params);
+    return matmul_expert_n(params) * (apart ? matmul_matrices_read(params) : 1);
+}
+
+/* The candidate scaled to the slice: a thread gets as many tasks as for the whole matrix, each of fewer panels, down to a tile. */
 static void set_tunables(struct bench *bench, const int64_t *tunables)
 {
-    int64_t *params = bench->params, whole = matmul_expert_n(bench->problem->params);
+    int64_t *params = bench->params, whole = divided_rows(bench->problem->params);
     memcpy(params + MATMUL_FIRST_TUNABLE, tunables, MATMUL_TUNABLES * sizeof *tunables);
     int64_t tile = params[MATMUL_PANELS_PER_TILE];
-    int64_t tiles = (params[MATMUL_PANELS_PER_TASK] / tile * matmul_expert_n(params) + whole / 2) / whole;
+    int64_t tiles = (params[MATMUL_PANELS_PER_TASK] / tile * divided_rows(params) + whole / 2) / whole;
     params[MATMUL_PANELS_PER_TASK] = tile * (tiles > 0 ? tiles : 1);
 }
 
