@@ -39,7 +39,7 @@ struct engine_check {
     const char *scratch;  /* an empty folder */
     unsigned context;     /* --max-context of both engines; 0: CHECK_CONTEXT */
     bool has_experts;     /* of nearly the same score one may be chosen for another */
-    bool has_delta_rule;  /* which enlarges rounding */
+    bool has_recurrence;  /* a delta rule or state space: rounding is enlarged */
     bool is_trained;      /* its distributions are peaked: sampled tokens must agree most of the time */
     bool is_brief;        /* for compute-sanitizer: few plans and steps, but every kernel of a step */
 };

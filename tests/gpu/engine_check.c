@@ -29,7 +29,7 @@ static const double worst_factor = 2, rows_beyond = 0.015;
 static const double rows_beyond_with_routers = 0.75;
 /* The norm after a delta rule enlarges rounding (builder/golden/golden_cuda.c): in 2400 rows of a small Qwen 3.5 without experts
  * transformers in bf16 differs from itself in float32 by more than 1e-1 in 6.5 of 100, by 6.5e-1 in the worst. */
-static const double delta_rule_bound = 1e-1, rows_beyond_with_delta_rule = 0.1;
+static const double recurrent_bound = 1e-1, rows_beyond_with_recurrence = 0.1;
 static const double least_agreement = 0.75;
 
 enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, DRAWS = 32 };
@@ -129,7 +129,7 @@ struct pair {
     double bound, worst;       /* for the error of a logit, and the largest found; of the largest logit of its row */
     size_t rows, beyond, ties; /* beyond: with an error above `bound` */
     bool has_routers;          /* that choose by themselves */
-    bool has_delta_rule;
+    bool has_recurrence;
 };
 
 static struct side open_side(const char *path)
@@ -177,7 +177,7 @@ static void compare_rows(struct pair *pair, const float *cpu, const float *gpu, 
     pair->worst = fmax(pair->worst, error / largest);
     pair->beyond += error > pair->bound * largest;
     if (!(error <= worst_factor * pair->bound * largest) &&
-        !((pair->has_routers || pair->has_delta_rule) && isfinite(error))) {
+        !((pair->has_routers || pair->has_recurrence) && isfinite(error))) {
         printf("%s: logit %zu: CPU %g, GPU %g, largest %g\n", what, at, (double)cpu[at], (double)gpu[at], largest);
         check_fail("the engines' logits differ", NULL);
     }
@@ -335,7 +335,7 @@ static void compare_tokens(struct pair *pair, const struct extent *extent, int32
             if (i % 2) {
                 sampled++;
                 equal += next == drawn[i][step];
-            } else if (!pair->has_routers && !pair->has_delta_rule &&
+            } else if (!pair->has_routers && !pair->has_recurrence &&
                        (double)logits[next] - (double)logits[drawn[i][step]] > 2 * pair->bound * largest) {
                 printf("sequence %d, token %d: CPU %d (%g), GPU %d (%g)\n", i, step, next, (double)logits[next],
                        drawn[i][step], (double)logits[drawn[i][step]]);
@@ -404,7 +404,7 @@ static void check_batches(struct pair *pair, const struct extent *extent)
     printf("%zu rows of logits%s: largest error %.2g of the largest logit, %zu above %g; %zu ties\n", pair->rows,
            pair->has_routers ? ", experts chosen by routers" : "", pair->worst, pair->beyond, pair->bound, pair->ties);
     const double most_beyond = pair->has_routers      ? rows_beyond_with_routers
-                               : pair->has_delta_rule ? rows_beyond_with_delta_rule
+                               : pair->has_recurrence ? rows_beyond_with_recurrence
                                                       : rows_beyond;
     if ((double)pair->beyond > most_beyond * (double)pair->rows)
         check_fail("the engines' logits differ in too many rows", NULL);
@@ -420,8 +420,8 @@ int engine_check_run(const struct engine_check *check)
 {
     const struct extent *extent = check->is_brief ? &brief : &whole;
     struct paths paths;
-    struct pair pair = {.bound = check->has_delta_rule ? delta_rule_bound : logit_bound,
-                        .has_delta_rule = check->has_delta_rule};
+    struct pair pair = {.bound = check->has_recurrence ? recurrent_bound : logit_bound,
+                        .has_recurrence = check->has_recurrence};
     struct eng_engine_facts facts;
     struct eng_error error;
     if (check->kv_dtype) pair.bound = strcmp(check->kv_dtype, "fp8") == 0 ? fp8_kv_bound : int8_kv_bound;

@@ -58,7 +58,7 @@ struct check {
     char model[CHECK_PATH]; /* of an engine check */
     const char *dtype, *kv_dtype, *compute, *tune;
     unsigned context;
-    bool is_trained, has_experts, has_delta_rule;
+    bool is_trained, has_experts, has_recurrence;
     const char *tool; /* of compute-sanitizer, NULL: none */
 };
 
@@ -114,11 +114,11 @@ struct recipe {
     const char *dtype;   /* codes stay as they are */
     const char *compute; /* with which products of codes have the precision of others */
     unsigned context;    /* 0: CHECK_CONTEXT */
-    bool has_experts, has_delta_rule;
+    bool has_experts, has_recurrence;
 };
 
-/* Delta rules, and state spaces of Mamba-2. */
-static bool has_norm_of_state(const json_t *config)
+/* A delta rule, or state spaces of Mamba-2. */
+static bool has_recurrence(const json_t *config)
 {
     static const char *const keys[] = {"linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"};
     bool found = false;
@@ -143,7 +143,7 @@ static bool find_recipe(const char *folder, struct recipe *recipe)
     const bool is_short = json_is_integer(positions) && json_integer_value(positions) < CHECK_CONTEXT;
     *recipe = (struct recipe){.dtype = quantisation ? "auto" : "bf16",
                               .compute = has_codes ? "bf16" : NULL,
-                              .has_delta_rule = has_norm_of_state(config),
+                              .has_recurrence = has_recurrence(config),
                               .context = is_short ? (unsigned)json_integer_value(positions) : 0};
     const char *key;
     json_t *value;
@@ -166,7 +166,7 @@ static void add_models(const char *folder, size_t prefix, int depth)
         check->compute = recipe.compute;
         check->context = recipe.context;
         check->has_experts = recipe.has_experts;
-        check->has_delta_rule = recipe.has_delta_rule;
+        check->has_recurrence = recipe.has_recurrence;
     }
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
@@ -504,7 +504,7 @@ static int run_engine(const struct check *check)
                                         .compute = check->compute,
                                         .context = check->context,
                                         .has_experts = check->has_experts,
-                                        .has_delta_rule = check->has_delta_rule,
+                                        .has_recurrence = check->has_recurrence,
                                         .tune = check->tune,
                                         .scratch = folder,
                                         .is_trained = check->is_trained,
