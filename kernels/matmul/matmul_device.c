@@ -60,9 +60,9 @@ void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes
     *bytes = 0;
     for (int i = 0; i < matmul_device_operand_count(params); i++) *bytes += matmul_device_operand_bytes(params, i);
     const int64_t slots = matmul_slots(params, params[MATMUL_ROWS]), experts = params[MATMUL_EXPERTS];
-    if (experts > slots) { /* the matrices that are read, if no two rows choose alike */
+    if (experts) {
         const uint64_t weights = matmul_device_operand_bytes(params, matmul_device_operand(params, MATMUL_W));
-        *bytes -= weights / (uint64_t)experts * (uint64_t)(experts - slots);
+        *bytes -= weights / (uint64_t)experts * (uint64_t)(experts - matmul_matrices_read(params));
     }
     *flops = 2 * (uint64_t)slots * (uint64_t)matmul_expert_n(params) * (uint64_t)params[MATMUL_K];
 }

@@ -7,7 +7,7 @@
 
 #include "formats/base/checked.h"
 #include "tuner/clock.h"
-#include "tuner/cpu/choose_experts.h"
+#include "tuner/choose_experts.h"
 #include "tuner/race.h"
 
 enum { MAX_CANDIDATES = 96, MEMORY_ALIGNMENT = 64 };

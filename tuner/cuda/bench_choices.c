@@ -3,19 +3,7 @@
 
 #include <stdlib.h>
 
-#include "kernels/matmul/matmul.h"
-
-/* The experts of a row differ, and rows that follow each other share few. */
-static void fill_routes(const int64_t *params, float *routes)
-{
-    enum { STRIDE = 37 }; /* no divisor of usual numbers of experts */
-    const int64_t rows = params[MATMUL_ROWS], experts = params[MATMUL_EXPERTS], top_k = matmul_top_k(params);
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t choice = 0; choice < top_k; choice++) {
-            routes[row * 2 * top_k + choice] = 1 / (float)top_k;
-            routes[row * 2 * top_k + top_k + choice] = (float)((row * STRIDE + choice * (experts / top_k)) % experts);
-        }
-}
+#include "tuner/choose_experts.h"
 
 bool bench_write_choices(const struct cuda_memory *memory, const struct device *device,
                          const struct device_launch *const *launches, int count, struct status *status)
@@ -31,14 +19,13 @@ bool bench_write_choices(const struct cuda_memory *memory, const struct device *
     float *routes = calloc(1, route_bytes);
     int32_t *lists = calloc(1, list_bytes);
     bool ok = (routes && lists) || status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-    if (ok) {
-        const int64_t experts = params[MATMUL_EXPERTS];
-        fill_routes(params, routes);
-        matmul_fill_expert_lists(routes, params[MATMUL_ROWS], matmul_top_k(params),
-                                 &(struct expert_lists){experts, lists, lists + experts + 1});
-    }
+    const int64_t experts = params[MATMUL_EXPERTS];
+    uint64_t random = 1;
     for (int i = 0; ok && i < count; i++) {
         const struct plan_operand *to = launches[i]->operands;
+        choose_experts(params, &random, routes);
+        matmul_fill_expert_lists(routes, params[MATMUL_ROWS], matmul_top_k(params),
+                                 &(struct expert_lists){experts, lists, lists + experts + 1});
         ok = device_write(device, memory->base[to[routes_at].space] + to[routes_at].offset, routes, route_bytes, what,
                           status) &&
              device_write(device, memory->base[to[lists_at].space] + to[lists_at].offset, lists, list_bytes, what,

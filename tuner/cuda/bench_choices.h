@@ -6,8 +6,8 @@
 #include "kernels/cuda/plan/device_plan.h"
 #include "tuner/cuda/memory.h"
 
-/* Writes routes and lists for all launches, which compute the same problem: each row has experts of its own, all experts
- * about as many rows. Does nothing for other launches. Requires: the GPU's context is current. */
+/* Writes routes and lists for all launches, which compute the same problem: other experts for each, by choose_experts. As in a model,
+ * some experts have several rows and others none, which decides how many rows a tile should take. Does nothing for other launches. Requires: the GPU's context is current. */
 bool bench_write_choices(const struct cuda_memory *memory, const struct device *device,
                          const struct device_launch *const *launches, int count, struct status *status);
 

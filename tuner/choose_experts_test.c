@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "tuner/cpu/choose_experts.h"
+#include "tuner/choose_experts.h"
 #include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 

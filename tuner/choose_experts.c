@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tuner/cpu/choose_experts.h"
+#include "tuner/choose_experts.h"
 
 #include <stdlib.h>
 

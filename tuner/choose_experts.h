@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Choices of experts at random, for a matmul over experts that is measured without its router. */
-#ifndef TUNER_CPU_CHOOSE_EXPERTS_H
-#define TUNER_CPU_CHOOSE_EXPERTS_H
+#ifndef TUNER_CHOOSE_EXPERTS_H
+#define TUNER_CHOOSE_EXPERTS_H
 
 #include "kernels/matmul/matmul.h"
 
