@@ -387,6 +387,18 @@ TEST(problems_of_matmul_grouped)
         if (!illegal || !strstr(illegal, wrong[i].says)) fail_msg("%s: %s", wrong[i].says, illegal ? illegal : "legal");
     }
     assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_a10, found, 1), 0);
+    static const enum encoding_id spilling[] = {ENCODING_INT8_G64, ENCODING_INT8_G64_ZEROS, ENCODING_FP4_G64};
+    for (size_t e = 0; e < sizeof spilling / sizeof *spilling; e++) { /* of tiles of 64 rows */
+        problem.dtype = spilling[e], problem.k = 1024;
+        fill_params(&problem, params);
+        const int coded = device_matmul_grouped.candidates(params, &matmul_test_h200, found, 32);
+        assert_true(coded > 0);
+        for (int i = 0; i < coded; i++) assert_int_not_equal(found[i][MATMUL_GROUPED_GROUPS], 8);
+    }
+    problem.dtype = ENCODING_MXFP4;
+    fill_params(&problem, params);
+    assert_true(device_matmul_grouped.candidates(params, &matmul_test_h200, found, 1) == 1);
+    assert_int_equal(found[0][MATMUL_GROUPED_GROUPS], 8);
     problem.rows = 300; /* more than eight rows for each matrix */
     fill_params(&problem, params);
     assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_h200, found, 1), 0);

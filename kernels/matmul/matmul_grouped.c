@@ -42,6 +42,9 @@ static const char *tunables_illegal(const int64_t *params)
     if (chunk % ((matmul_is_coded(params) ? FRAGMENT_STRIP_K : 32) * warps))
         return "CHUNK is not a multiple of 32 * WARPS, or of 128 * WARPS with coded weights";
     if (groups != 2 && groups != 4 && groups != 8) return "GROUPS is not 2, 4 or 8";
+    const struct fragment_layout fragments = fragment_lay_out(params[MATMUL_DTYPE]);
+    if (groups == 8 && fragments.group == 64 && fragments.code != FRAGMENT_UINT4)
+        return "GROUPS of 8 with scales of 64 k and codes that are not int4: registers spill";
     if (params[MATMUL_GROUPED_COLUMNS] < 1 || params[MATMUL_GROUPED_COLUMNS] > GROUPED_MOST_COLUMNS)
         return "COLUMNS is not in 1..8";
     if (params[MATMUL_GROUPED_CTAS_PER_SM] < 1 || params[MATMUL_GROUPED_CTAS_PER_SM] > 4)
@@ -83,10 +86,11 @@ static const struct shape plain_shapes[] = {
     {4, 512, 4, 4, 1, 6}, {8, 1024, 2, 4, 1, 4}, {4, 256, 4, 8, 2, 5},  {8, 512, 8, 8, 1, 3},
     {4, 256, 2, 4, 2, 8}, {8, 512, 4, 8, 1, 4},  {4, 128, 8, 8, 1, 10}, {4, 128, 4, 8, 2, 10},
 };
+/* Larger tiles first: a warp that decodes four panels between two mbarriers waits less than one that decodes two. */
 static const struct shape coded_shapes[] = {
-    {8, 1024, 4, 8, 1, 6}, {8, 1024, 4, 4, 1, 8}, {4, 512, 4, 8, 1, 10},  {4, 512, 4, 4, 2, 6}, {6, 768, 4, 8, 1, 8},
-    {6, 768, 4, 4, 1, 8},  {8, 1024, 2, 4, 1, 8}, {12, 1536, 4, 4, 1, 5}, {4, 512, 2, 4, 2, 8}, {8, 2048, 4, 4, 1, 4},
-    {3, 384, 4, 4, 2, 8},  {4, 1024, 4, 4, 1, 8}, {12, 1536, 2, 4, 1, 8},
+    {8, 1024, 8, 8, 1, 4}, {4, 512, 8, 8, 2, 4},  {8, 1024, 4, 8, 2, 3}, {12, 1536, 4, 8, 1, 4}, {12, 1536, 4, 4, 1, 5},
+    {8, 1024, 8, 6, 1, 5}, {8, 1024, 4, 8, 1, 6}, {8, 1024, 8, 4, 1, 5}, {4, 512, 4, 4, 2, 6},   {8, 2048, 4, 4, 1, 4},
+    {6, 768, 4, 8, 1, 8},  {4, 512, 4, 8, 1, 10}, {3, 384, 4, 4, 2, 8},
 };
 
 static int find_candidates(const int64_t *params, const struct device_facts *gpu,

@@ -381,52 +381,83 @@ static void add_public_shapes(void)
     }
 }
 
-/* A layer of experts of which figures of another engine are public: 128 of 704 by 2816, 8 for each row. */
-static void add_experts(void)
+/* Layers of experts: one of which figures of another engine are public, those of gpt-oss-20b and of Qwen3-30B-A3B. */
+struct expert_layer {
+    const char *name;
+    enum encoding_id encoding;
+    int experts, top_k, inner, hidden, activation, biases;
+};
+
+static void add_expert_layer(const struct expert_layer *layer, int rows)
 {
-    enum { EXPERTS = 128, TOP_K = 8, INNER = 704, HIDDEN = 2816 };
-    static const struct shape shape = {.name = "experts", .hidden = HIDDEN, .heads = 1, .kv_heads = 1, .head_dim = 64};
-    for (int rows = 1; rows <= 64; rows *= 8) {
-        const bool sums = matmul_gemv_sums_choices(rows, EXPERTS, TOP_K, INNER);
-        const struct op_setting of_experts[] = {{"experts", EXPERTS}, {"route_width", 2 * TOP_K}};
-        const struct op_case up = {.op = OP_MATMUL,
-                                   .what = "gate, up, swiglu",
+    const struct shape shape = {.name = layer->name,
+                                .hidden = layer->hidden,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = 64};
+    const int experts = layer->experts, top_k = layer->top_k;
+    const bool sums = matmul_gemv_sums_choices(rows, experts, top_k, layer->inner);
+    const struct op_setting of_experts[] = {{"experts", experts}, {"route_width", 2 * top_k}},
+                            encoding = {"dtype", layer->encoding}, bias = {"has_bias", layer->biases},
+                            cap = {"cap_bits",
+                                   layer->activation == ACTIVATION_CLAMPED ? test_float_bits(7) : OP_FLOAT_ONE_BITS};
+    const struct op_case up = {.op = OP_MATMUL,
+                               .what = "gate, up, swiglu",
+                               .rows = rows,
+                               .settings = {{"n", (int64_t)experts * 2 * layer->inner},
+                                            {"k", layer->hidden},
+                                            {"epilogue", layer->activation},
+                                            {"input_dtype", DTYPE_BF16},
+                                            encoding,
+                                            bias,
+                                            cap,
+                                            of_experts[0],
+                                            of_experts[1]}};
+    const struct op_case down = {.op = OP_MATMUL,
+                                 .what = sums ? "down, sum" : "down",
+                                 .rows = rows,
+                                 .settings = {{"n", (int64_t)experts * layer->hidden},
+                                              {"k", layer->inner},
+                                              {"out_dtype", DTYPE_F32},
+                                              {"input_dtype", DTYPE_BF16},
+                                              {sums ? "has_residual" : "parts", 1},
+                                              encoding,
+                                              bias,
+                                              of_experts[0],
+                                              of_experts[1]}};
+    const struct op_case sum = {.op = OP_SUM_PARTS,
+                                .what = "sum",
+                                .rows = rows,
+                                .settings = {{"parts", top_k}, {"out_dtype", DTYPE_F32}, {"has_residual", 1}}};
+    const struct op_case routed = {.op = OP_ROUTED_MATMUL,
+                                   .what = "router, gate, up",
                                    .rows = rows,
-                                   .settings = {{"n", (int64_t)EXPERTS * 2 * INNER},
-                                                {"k", HIDDEN},
-                                                {"epilogue", ACTIVATION_SILU},
+                                   .settings = {{"n", (int64_t)experts * 2 * layer->inner},
+                                                {"k", layer->hidden},
+                                                {"epilogue", layer->activation},
                                                 {"input_dtype", DTYPE_BF16},
+                                                {"routed", experts},
+                                                encoding,
+                                                bias,
+                                                cap,
                                                 of_experts[0],
                                                 of_experts[1]}};
-        const struct op_case down = {.op = OP_MATMUL,
-                                     .what = sums ? "down, sum" : "down",
-                                     .rows = rows,
-                                     .settings = {{"n", (int64_t)EXPERTS * HIDDEN},
-                                                  {"k", INNER},
-                                                  {"out_dtype", DTYPE_F32},
-                                                  {"input_dtype", DTYPE_BF16},
-                                                  {sums ? "has_residual" : "parts", 1},
-                                                  of_experts[0],
-                                                  of_experts[1]}};
-        const struct op_case sum = {.op = OP_SUM_PARTS,
-                                    .what = "sum",
-                                    .rows = rows,
-                                    .settings = {{"parts", TOP_K}, {"out_dtype", DTYPE_F32}, {"has_residual", 1}}};
-        const struct op_case routed = {.op = OP_ROUTED_MATMUL,
-                                       .what = "router, gate, up",
-                                       .rows = rows,
-                                       .settings = {{"n", (int64_t)EXPERTS * 2 * INNER},
-                                                    {"k", HIDDEN},
-                                                    {"epilogue", ACTIVATION_SILU},
-                                                    {"input_dtype", DTYPE_BF16},
-                                                    {"routed", EXPERTS},
-                                                    of_experts[0],
-                                                    of_experts[1]}};
-        add(&shape, &up);
-        add(&shape, &down);
-        if (sums) add(&shape, &routed);
-        if (!sums) add(&shape, &sum);
-    }
+    add(&shape, &up);
+    add(&shape, &down);
+    if (sums) add(&shape, &routed);
+    if (!sums) add(&shape, &sum);
+}
+
+static void add_experts(void)
+{
+    static const struct expert_layer layers[] = {
+        {"experts", ENCODING_BF16, 128, 8, 704, 2816, ACTIVATION_SILU, 0},
+        {"gpt-oss-20b experts", ENCODING_MXFP4, 32, 4, 2880, 2880, ACTIVATION_CLAMPED, 1},
+        {"qwen3-30b experts", ENCODING_E4M3_CHANNEL, 128, 8, 768, 2048, ACTIVATION_SILU, 0},
+    };
+    for (int rows = 1; rows <= 64; rows *= 8) add_expert_layer(&layers[0], rows);
+    for (size_t i = 1; i < sizeof layers / sizeof *layers; i++)
+        for (int rows = 1; rows <= 64; rows *= rows == 1 ? 16 : 4) add_expert_layer(&layers[i], rows);
 }
 
 /* A router of Qwen3-30B-A3B with its norm: three launches and one. */
