@@ -7,6 +7,7 @@
 
 #include "kernels/matmul/matmul_device.h"
 #include "tuner/cuda/bench.h"
+#include "tuner/cuda/pairs.h"
 #include "tuner/cuda/plan_timer.h"
 #include "tuner/cuda/starts.h"
 
@@ -236,6 +237,8 @@ static bool record_tactic(struct tune_context *context, struct device_plan *plan
 
 /* ---- timing ---- */
 
+enum { MOST_TRIED = 1 + SHORTLIST }; /* plans that are timed together */
+
 static void free_plans(struct device_plan *plans, int count)
 {
     for (int f = 0; f < count; f++) device_plan_free(&plans[f]);
@@ -304,14 +307,30 @@ static bool begin_search(struct tune_context *context, const struct plan_variant
     return ok;
 }
 
+/* Times all plans, of which the first is `plan`, which becomes the fastest. */
+static bool take_fastest(struct tune_context *context, struct device_plan *plan, struct device_plan *plans, int count,
+                         bool long_contexts, bool *moved, uint32_t *tried, struct status *status)
+{
+    struct plan_time times[MOST_TRIED];
+    if (!race_plans(context, plans, count, long_contexts, times, status)) return false;
+    const int best = fastest(times, count);
+    if (best > 0 && is_faster(&times[best], &times[0])) {
+        struct device_plan better = plans[best];
+        plans[best] = *plan;
+        *plan = better;
+        *moved = true;
+    }
+    *tried += (uint32_t)count - 1;
+    return true;
+}
+
 /* Gives the problem the tactic of its shortlist with which the whole plan is fastest. */
 static bool try_shortlist(struct tune_context *context, struct device_plan *plan, uint32_t problem, bool *moved,
                           uint32_t *tried, struct status *status)
 {
     const struct tuned_problem *tuned = &context->problems[problem];
     const struct device_launch *launch = first_launch(plan, problem);
-    struct device_plan plans[SHORTLIST + 1];
-    struct plan_time times[SHORTLIST + 1];
+    struct device_plan plans[MOST_TRIED];
     int made = 0;
     bool ok = device_plan_copy(plan, &plans[made++], status); /* timed again together with the others */
     for (int t = 0; ok && t < tuned->shortlist_count; t++) {
@@ -322,17 +341,41 @@ static bool try_shortlist(struct tune_context *context, struct device_plan *plan
         ok = device_plan_copy(plan, &plans[made], status);
         if (ok) set_tactic(context, &plans[made++], problem, &listed->tactic);
     }
-    if (ok && made > 1) {
-        ok = race_plans(context, plans, made, bench_reads_context(launch->op), times, status);
-        int best = ok ? fastest(times, made) : 0;
-        if (best > 0 && is_faster(&times[best], &times[0])) {
-            struct device_plan better = plans[best];
-            plans[best] = *plan;
-            *plan = better;
-            *moved = true;
-        }
-        *tried += (uint32_t)made - 1;
+    if (ok && made > 1)
+        ok = take_fastest(context, plan, plans, made, bench_reads_context(launch->op), moved, tried, status);
+    free_plans(plans, made);
+    return ok;
+}
+
+/* The problem of the launch that follows one of `problem` and pairs with it (pairs.h); PLAN_NO_TACTIC: there is none. */
+static uint32_t find_partner(const struct device_plan *plan, uint32_t problem)
+{
+    for (uint32_t n = 0; n + 1 < plan->count; n++) {
+        const struct device_launch *launch = &plan->launches[n], *next = launch + 1;
+        if (launch->problem == problem && launch->op == OP_ROUTED_MATMUL &&
+            pairs_with_neighbour(next->op, next->tactic.params))
+            return next->problem;
     }
+    return PLAN_NO_TACTIC;
+}
+
+/* Gives a problem and its partner the pair of tactics with which the whole plan is fastest. */
+static bool try_pairs(struct tune_context *context, struct device_plan *plan, uint32_t problem, uint32_t partner,
+                      bool *moved, uint32_t *tried, struct status *status)
+{
+    const struct tuned_problem *tuned = &context->problems[problem], *other = &context->problems[partner];
+    struct device_plan plans[MOST_TRIED];
+    struct tactic_pair pairs[MOST_PAIRS];
+    const int count = choose_pairs(tuned, other, &context->rig.gpus->devices[0].facts, pairs);
+    int made = 0;
+    bool ok = device_plan_copy(plan, &plans[made++], status);
+    for (int i = 0; ok && i < count; i++) {
+        ok = device_plan_copy(plan, &plans[made], status);
+        if (!ok) break;
+        set_tactic(context, &plans[made], problem, &tuned->shortlist[pairs[i].first].tactic);
+        set_tactic(context, &plans[made++], partner, &other->shortlist[pairs[i].second].tactic);
+    }
+    if (ok && made > 1) ok = take_fastest(context, plan, plans, made, false, moved, tried, status);
     free_plans(plans, made);
     return ok;
 }
@@ -409,8 +452,11 @@ static bool try_all_due(struct tune_context *context, struct device_plan *plan, 
         if (!descent->problems[i].due) continue;
         descent->problems[i].due = false;
         if (!can_matter(context, plan, descent->problems[i].number)) continue;
-        ok = try_shortlist(context, plan, descent->problems[i].number, &changed, tried, status);
+        const uint32_t number = descent->problems[i].number, partner = find_partner(plan, number);
+        ok = try_shortlist(context, plan, number, &changed, tried, status);
+        if (ok && partner != PLAN_NO_TACTIC) ok = try_pairs(context, plan, number, partner, &changed, tried, status);
         if (changed) mark_neighbours(descent, plan, i);
+        if (changed && partner != PLAN_NO_TACTIC) mark_neighbours(descent, plan, find_number(descent, partner));
         *moved |= changed;
     }
     return ok;

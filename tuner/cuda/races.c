@@ -5,7 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tuner/cuda/pairs.h"
+
 /* ---- shortlists ---- */
+
+enum { MOST_HALVES = 3 }; /* tactics that leave room, beside those that are listed for another reason */
 
 /* The fastest tactic not yet taken and, if `other`, of a kernel not yet on the list; -1: there is none. */
 static int next_best(const struct tuned_problem *tuned, const struct tune_problem *problem,
@@ -48,8 +52,22 @@ static void shortlist(struct listing *listing, int t)
     snprintf(listed->record.level, sizeof listed->record.level, "%s", tune_level_name(listing->races->context->level));
 }
 
+/* The fastest tactic not yet taken that leaves room for a launch beside it; -1: there is none. */
+static int next_half(const struct listing *listing)
+{
+    const struct tune_problem *problem = listing->problem;
+    const struct race_result *result = listing->result;
+    const struct device_facts *gpu = &listing->races->context->rig.gpus->devices[0].facts;
+    int best = -1;
+    for (int t = 0; t < problem->bench.tactic_count; t++) {
+        if (listing->taken[t] || result->entries[t].samples == 0 || !leaves_half(&problem->tactics[t], gpu)) continue;
+        if (best < 0 || result->entries[t].median_us < result->entries[best].median_us) best = t;
+    }
+    return best;
+}
+
 /* Shortlist: the winner; the best of every other kernel; the first choices of every kernel, which account for effects
- * that a race of one kernel in sequence does not show; then the fastest of the rest. */
+ * that a race of one kernel in sequence does not show; for pairs.h some that leave room; then the fastest of the rest. */
 static void fill_shortlist(struct listing *listing)
 {
     const struct tune_problem *problem = listing->problem;
@@ -66,6 +84,8 @@ static void fill_shortlist(struct listing *listing)
             earlier += problem->tactics[before].kernel == problem->tactics[t].kernel;
         if (earlier < firsts) shortlist(listing, t);
     }
+    const int halves = pairs_with_neighbour(problem->bench.op, problem->tactics[0].params) ? MOST_HALVES : 0;
+    for (int i = 0; i < halves; i++) shortlist(listing, next_half(listing));
     for (int next;
          tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, false)) >= 0;)
         shortlist(listing, next);

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tactics of two launches that follow each other, of which the second reads routes early (matmul.h, EARLY_ROUTES): its blocks begin
+ * while the first runs, if a multiprocessor has room for a block of both. Each alone is fastest with most of the shared memory, so that
+ * a search that changes one of the two at a time does not come to a pair that fits. */
+#ifndef TUNER_CUDA_PAIRS_H
+#define TUNER_CUDA_PAIRS_H
+
+#include "tuner/cuda/context.h"
+
+/* Whether a launch of this problem may be one of such a pair. */
+bool pairs_with_neighbour(enum plan_op op, const int64_t *params);
+
+/* Whether a multiprocessor has room for a block of the tactic and for one that needs as much shared memory. */
+bool leaves_half(const struct device_tactic *tactic, const struct device_facts *gpu);
+
+/* Places in the shortlists of two problems. */
+struct tactic_pair {
+    int first, second;
+};
+enum { MOST_PAIRS = SHORTLIST };
+
+/* The pairs that fit on a multiprocessor together, at most MOST_PAIRS; those whose sum of race times is least, in ascending order.
+ * Returns their number. */
+int choose_pairs(const struct tuned_problem *first, const struct tuned_problem *second, const struct device_facts *gpu,
+                 struct tactic_pair pairs[MOST_PAIRS]);
+
+#endif
