@@ -18,12 +18,19 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
      * valid ones first. */
     __device__ __forceinline__ void load(const float *routes)
     {
-        load_by([&](int at) { return load_written_float(routes + at); });
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            if (!has(i)) continue;
+            weights[i] = load_written_float(routes + place(i));
+            experts[i] = load_written_float(routes + place(i) + TOP_K);
+        }
     }
-    /* The same of routes in shared memory. */
-    __device__ __forceinline__ void load_shared_routes(u32 routes)
+    /* The experts alone, f32 [ROWS][TOP_K] in shared memory. */
+    __device__ __forceinline__ void load_shared_experts(u32 from)
     {
-        load_by([&](int at) { return load_shared_float(routes + 4 * (u32)at); });
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            if (has(i)) experts[i] = load_shared_float(from + 4 * (u32)own_choice(i));
     }
 
     /* For launches that follow a routed_matmul, which may still run: `ask` for the experts, then `await` them. `rows`: that are valid. */
@@ -53,16 +60,6 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
         for (int i = 0; i < PER_LANE; i++)
             there &= own_choice(i) / TOP_K >= rows || bits_of_float(experts[i]) != EXPERT_TO_COME;
         return __all_sync(0xffffffff, there);
-    }
-
-    template <class LOAD> __device__ __forceinline__ void load_by(LOAD element)
-    {
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) {
-            if (!has(i)) continue;
-            weights[i] = element(place(i));
-            experts[i] = element(place(i) + TOP_K);
-        }
     }
 
     /* The lane's choice `i`, and where its weight lies in the routes. */

@@ -152,16 +152,19 @@ template <class P> struct routed_matmul_body {
         return rsqrtf(matmul::template ordered_squares<WARPS>(shared.squares, row) / P::K + float_of_bits(P::EPS_BITS));
     }
 
-    /* The experts of rows warp, warp + WARPS, ..., by a consumer warp. */
-    static __device__ __forceinline__ void choose(u8 *memory, const router_operands operands, int rows)
+    /* The experts of rows warp, warp + WARPS, ..., by a consumer warp, which arrives at routes_full: no tile waits for the weights
+     * of the choices. Block 0 makes them for the launches that follow. */
+    static __device__ __forceinline__ void choose(u8 *memory, const router_operands operands, int rows, float *routes,
+                                                  const routing_layout own)
     {
+        constexpr int TURNS = (P::ROWS + WARPS - 1) / WARPS;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         float *const claims = (float *)(memory + LAYOUT.claims) + (P::ROUTER_GROUPS > 1 ? warp * P::ROUTED : 0);
-        float *const routes = (float *)(memory + LAYOUT.routes);
+        typename router::chosen_row chosen[TURNS];
         /* Unrolled: after a loop whose variable began as `warp`, ptxas of CUDA 13.0 formed warp + WARPS, which `consume` needs, from the
          * register that the loop had changed. */
 #pragma unroll
-        for (int turn = 0; turn < (P::ROWS + WARPS - 1) / WARPS; turn++) {
+        for (int turn = 0; turn < TURNS; turn++) {
             const int row = warp + turn * WARPS;
             if (row >= rows) break;
             const u32 *const logits = operands.workspace + place_of(row, lane);
@@ -188,8 +191,16 @@ template <class P> struct routed_matmul_body {
                     all &= bits[i] != 0 || lane + 32 * i >= P::ROUTED;
                 }
             } while (!__all_sync(0xffffffffu, all));
-            router::route_row(in, operands.claim_bias, operands.scales, routes + row * (2 * TOP_K), claims,
-                              (u16 *)(memory + LAYOUT.kept) + row * TOP_K);
+            chosen[turn] =
+                router::choose_experts(in, operands.claim_bias, (float *)(memory + LAYOUT.experts) + row * TOP_K,
+                                       claims, (u16 *)(memory + LAYOUT.kept) + row * TOP_K);
+        }
+        barrier_arrive(own.routes_full);
+        if (blockIdx.x > 0) return;
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int row = warp + turn * WARPS;
+            if (row < rows) router::weigh(chosen[turn], operands.scales, routes + row * (2 * TOP_K));
         }
     }
 
@@ -203,19 +214,21 @@ template <class P> struct routed_matmul_body {
         for (int i = lane; i < P::ROWS * ROW_LOGITS; i += 32) workspace[LOGITS_AT + i] = 0;
     }
 
-    /* Routes and lists for the launches that follow, by one warp. */
+    /* Experts and lists for the launches that follow, by one warp. */
     static __device__ __forceinline__ void publish(const u8 *memory, int rows, float *routes, int *lists)
     {
-        const float *const found = (const float *)(memory + LAYOUT.routes);
+        const float *const found = (const float *)(memory + LAYOUT.experts);
         const u16 *const experts = (const u16 *)(memory + LAYOUT.kept);
         const int lane = (int)threadIdx.x % 32, count = rows * TOP_K;
-        for (int i = lane; i < rows * 2 * TOP_K; i += 32)
-            store_relaxed((u32 *)routes + i, bits_of_float(found[i])); /* a launch that follows may look for them */
+        for (int i = lane; i < count; i += 32) /* a launch that follows may look for them */
+            store_relaxed((u32 *)routes + i / TOP_K * (2 * TOP_K) + TOP_K + i % TOP_K, bits_of_float(found[i]));
+#pragma unroll 1
         for (int expert = lane; expert <= P::EXPERTS; expert += 32) {
             int begin = 0;
             for (int choice = 0; choice < count; choice++) begin += experts[choice] < expert;
             lists[expert] = begin;
         }
+#pragma unroll 1
         for (int choice = lane; choice < count; choice += 32) {
             int place = 0;
             for (int other = 0; other < count; other++)
@@ -244,7 +257,7 @@ template <class P> struct routed_matmul_body {
         /* No launch of the step writes counts. */
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
         const block_work work = matmul::find_work(rows);
-        const u32 routes_at = shared_address(memory + LAYOUT.routes);
+        const u32 experts_at = shared_address(memory + LAYOUT.experts);
         if (warp == WARPS + 1) {
             bool waits = true;
             copy_matrix(operands.matrix, own);
@@ -253,7 +266,7 @@ template <class P> struct routed_matmul_body {
                     if (choice % TOP_K >= router::CHOSEN) return router::ROUTED + choice % TOP_K - router::CHOSEN;
                     if (waits) {
                         barrier_wait(own.routes_full, 0);
-                        held.load_shared_routes(routes_at);
+                        held.load_shared_experts(experts_at);
                         waits = false;
                     }
                     return held.expert_of(choice);
@@ -268,8 +281,7 @@ template <class P> struct routed_matmul_body {
             barrier_wait(own.matrix_full, 0);
             multiply_matrix(shared, own);
             barrier_arrive(own.parts_full);
-            choose(memory, operands, rows);
-            barrier_arrive(own.routes_full);
+            choose(memory, operands, rows, routes, own);
             matmul::consume(x, norm, work, shared);
         } else {
             device_wait();
@@ -283,7 +295,7 @@ template <class P> struct routed_matmul_body {
             device_trigger();
             send_logits(operands, rows, shared, own);
             barrier_wait(own.routes_full, 0);
-            held.load_shared_routes(routes_at);
+            held.load_shared_experts(experts_at);
             if (blockIdx.x == 0) publish(memory, rows, routes, lists);
             leave(operands.workspace);
             matmul::finish(weights, out, bias, nullptr, work, held, shared);

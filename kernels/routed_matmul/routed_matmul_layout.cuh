@@ -11,11 +11,11 @@ enum { ROUTED_MATMUL_MOST_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 64 };
 struct routed_matmul_layout {
     layout_size matrix_pitch; /* bytes of a row of the router's matrix */
     /* Offsets in shared memory. */
-    layout_size matrix; /* [share] rows of it */
-    layout_size parts;  /* f32[warps][rows][ROUTED_MATMUL_MOST_SHARE]: products of each warp's k */
-    layout_size claims; /* f32[warps][routed] with groups */
-    layout_size routes; /* f32[rows][2 * top_k] */
-    layout_size kept;   /* u16[rows * top_k], as router_body wants it */
+    layout_size matrix;  /* [share] rows of it */
+    layout_size parts;   /* f32[warps][rows][ROUTED_MATMUL_MOST_SHARE]: products of each warp's k */
+    layout_size claims;  /* f32[warps][routed] with groups */
+    layout_size experts; /* f32[rows][top_k] */
+    layout_size kept;    /* u16[rows * top_k], as router_body wants it */
     layout_size barriers;
     layout_size bytes; /* in all */
 };
@@ -31,8 +31,8 @@ LAYOUT_FUNCTION struct routed_matmul_layout routed_matmul_lay_out(layout_size ge
     l.matrix = layout_round_up(gemv_bytes, 16);
     l.parts = l.matrix + share * l.matrix_pitch;
     l.claims = l.parts + 4 * warps * rows * ROUTED_MATMUL_MOST_SHARE;
-    l.routes = l.claims + (groups > 1 ? 4 * warps * routed : 0);
-    l.kept = l.routes + 8 * rows * top_k;
+    l.experts = l.claims + (groups > 1 ? 4 * warps * routed : 0);
+    l.kept = l.experts + 4 * rows * top_k;
     l.barriers = layout_round_up(l.kept + 2 * rows * top_k, 8);
     l.bytes = l.barriers + 8 * 3;
     return l;

@@ -243,22 +243,31 @@ template <class P> struct router_body {
         for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] /= all;
     }
 
-    /* A row, by a warp, whose inputs it spoils. `claims`: as take_other_groups; `kept`: of this row, with KEPT. */
-    static __device__ __forceinline__ void route_row(inputs &in, const void *bias, const void *scales, float *out,
-                                                     float *claims, u16 *kept)
+    /* A row between its choices and their weights, by a warp. */
+    struct chosen_row {
+        float scores[PER_LANE]; /* logits with LATE */
+        int experts[CHOICES_PER_LANE];
+        float shared; /* weight of the shared experts */
+        bool seeded;
+    };
+
+    /* The experts of a row, in the order of their claims, then the shared ones: `experts`: f32 [TOP_K]. `claims`: as take_other_groups;
+     * `kept`: of this row, with KEPT. */
+    static __device__ __forceinline__ chosen_row choose_experts(const inputs &in, const void *bias, float *experts,
+                                                                float *claims, u16 *kept)
     {
         const int lane = (int)threadIdx.x % 32;
-        float(&scores)[PER_LANE] = in.logits;
-        float weights[CHOICES_PER_LANE] = {};
-        int experts[CHOICES_PER_LANE] = {};
+        chosen_row row = {};
+        float(&scores)[PER_LANE] = row.scores;
         float own_claims[PER_LANE];
         u32 ranks[PER_LANE];
-        float shared = 1; /* weight of the shared experts */
-        const bool seeded = P::HAS_SEEDS && in.seed;
-        if constexpr (P::SHARED_GATE) shared = 1 / (1 + expf(-element(scores, ROUTED)));
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) scores[i] = in.logits[i];
+        row.seeded = P::HAS_SEEDS && in.seed;
+        row.shared = 1;
+        if constexpr (P::SHARED_GATE) row.shared = 1 / (1 + expf(-element(scores, ROUTED)));
         for (int choice = CHOSEN + lane; choice < TOP_K; choice += 32) {
-            out[choice] = shared;
-            out[TOP_K + choice] = (float)(ROUTED + choice - CHOSEN);
+            experts[choice] = (float)(ROUTED + choice - CHOSEN);
             if constexpr (KEPT) kept[choice] = (u16)(ROUTED + choice - CHOSEN);
         }
         if constexpr (!BY_LOGITS) make_scores(scores);
@@ -268,7 +277,7 @@ template <class P> struct router_body {
             if constexpr (P::HAS_BIAS)
                 if (lane + 32 * i < ROUTED) own_claims[i] += load_element<P::BIAS_DTYPE>(bias, lane + 32 * i);
         }
-        if (seeded)
+        if (row.seeded)
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) own_claims[i] = router_seeded_claim(in.seed, lane + 32 * i);
 #pragma unroll
@@ -283,8 +292,24 @@ template <class P> struct router_body {
             take_other_groups(ranks, claims);
             __syncwarp();
         }
-        if constexpr (BY_LOGITS && !LATE) make_scores(scores);
-        if (!QUICK || !choose<false>(ranks, experts)) choose<true>(ranks, experts);
+        if (!QUICK || !choose<false>(ranks, row.experts)) choose<true>(ranks, row.experts);
+#pragma unroll
+        for (int i = 0; i < CHOICES_PER_LANE; i++) {
+            const int choice = lane + 32 * i;
+            if (choice >= CHOSEN) continue;
+            experts[choice] = (float)row.experts[i];
+            if constexpr (KEPT) kept[choice] = (u16)row.experts[i];
+        }
+        return row;
+    }
+
+    /* The weights of a row's choices, f32 [TOP_K]. */
+    static __device__ __forceinline__ void weigh(chosen_row &row, const void *scales, float *out)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        float(&scores)[PER_LANE] = row.scores;
+        const int(&experts)[CHOICES_PER_LANE] = row.experts;
+        float weights[CHOICES_PER_LANE] = {};
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
 #pragma unroll
@@ -292,12 +317,13 @@ template <class P> struct router_body {
                 const float score = __shfl_sync(0xffffffffu, scores[j], experts[i] % 32);
                 if (lane + 32 * i < CHOSEN && experts[i] / 32 == j) weights[i] = score;
             }
-        if constexpr (LATE) make_softmax(weights, scores, seeded);
+        if constexpr (LATE) make_softmax(weights, scores, row.seeded);
         float divisor = 1;
         if constexpr (P::RENORMALISE != ROUTER_AS_THEY_ARE) {
             const float sum = sum_of_chosen(weights), eps = float_of_bits(P::EPS_BITS);
             divisor = P::RENORMALISE == ROUTER_SUM_PLUS_EPS ? sum + eps : sum < eps ? eps : sum;
         }
+        for (int choice = CHOSEN + lane; choice < TOP_K; choice += 32) out[choice] = row.shared;
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++) {
             const int choice = lane + 32 * i;
@@ -305,9 +331,15 @@ template <class P> struct router_body {
             float weight = weights[i] / divisor * float_of_bits(P::SCALE_BITS);
             if constexpr (P::HAS_SCALES) weight *= load_element<P::SCALES_DTYPE>(scales, experts[i]);
             out[choice] = weight;
-            out[TOP_K + choice] = (float)experts[i];
-            if constexpr (KEPT) kept[choice] = (u16)experts[i];
         }
+    }
+
+    /* A row, by a warp. */
+    static __device__ __forceinline__ void route_row(const inputs &in, const void *bias, const void *scales, float *out,
+                                                     float *claims, u16 *kept)
+    {
+        chosen_row row = choose_experts(in, bias, out + TOP_K, claims, kept);
+        weigh(row, scales, out);
     }
 
     /* The choices of all rows: in shared memory with KEPT, else as the rows have written them. */
