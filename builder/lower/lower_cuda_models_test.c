@@ -112,6 +112,30 @@ TEST(routers_of_few_rows)
         }
 }
 
+/* Plans of more rows have the sum over a row's experts in the norm that follows, but where a sum over ranks comes between: then no layer has
+ * it. */
+TEST(sums_over_experts_with_the_next_norm)
+{
+    static const char source[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 3, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48}";
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        struct test_device_model model;
+        test_device_model_open_routed(&model, source, ranks);
+        if (ranks > 1) test_device_model_exchange(&model, 2048);
+        test_lower_all(&model, &test_gpus[TEST_GPU_90]);
+        const struct graph *large = &model.graphs[TEST_LARGE_BATCH];
+        int fused = 0;
+        for (int n = 0; n < large->node_count; n++)
+            fused += large->nodes[n].op == OP_RMS_NORM && large->nodes[n].params[RMS_NORM_PARTS] == 2 &&
+                     large->nodes[n].operands[RMS_NORM_SUM] >= 0;
+        assert_int_equal(fused, ranks == 1 ? 3 : 0);
+        assert_int_equal(count(large, OP_SUM_PARTS), ranks == 1 ? 0 : 3);
+        test_device_model_close(&model);
+    }
+}
+
 #define EXPERTS_OF(family, others)                                                                                \
     "{\"model_type\": \"" family "\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, " \
     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 320, \"max_position_embeddings\": "  \

@@ -4,22 +4,13 @@
 #include "kernels/add/add.h"
 #include "kernels/rms_norm/rms_norm.h"
 
-/* The sum is formed at the norm, so no node may read it before. */
-static bool is_read_before(const struct graph *graph, int value, int first, int last)
-{
-    for (int n = first; n < last; n++)
-        for (int i = 0; !graph->nodes[n].removed && i < PLAN_MAX_OPERANDS; i++)
-            if (graph_reads(&graph->nodes[n], i) && graph->nodes[n].operands[i] == value) return true;
-    return false;
-}
-
 static void fuse(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *norm = &graph->nodes[n];
     const int sum = norm->operands[RMS_NORM_X], producer = index->producer[sum];
     if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || producer < 0) return;
     struct graph_node *add = &graph->nodes[producer];
-    if (add->op != OP_ADD || add->removed || is_read_before(graph, sum, producer + 1, n)) return;
+    if (add->op != OP_ADD || add->removed || pass_is_read_before(graph, sum, producer + 1, n)) return;
     norm->operands[RMS_NORM_X] = add->operands[ADD_B];
     norm->operands[RMS_NORM_RESIDUAL] = add->operands[ADD_A];
     norm->operands[RMS_NORM_SUM] = sum;

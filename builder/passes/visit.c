@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What passes share: a walk over the nodes of an op, and moving an addition into its producer. */
+/* What passes share: a walk over the nodes of an op, who reads a value, and moving an addition into its producer. */
 #include "builder/passes/pass.h"
 #include "kernels/add/add.h"
 
@@ -11,6 +11,14 @@ bool pass_visit(struct graph *graph, enum plan_op op, pass_visitor *visit, struc
         if (!graph->nodes[n].removed && graph->nodes[n].op == op) visit(graph, &index, n);
     graph_index_close(&index);
     return true;
+}
+
+bool pass_is_read_before(const struct graph *graph, int value, int first, int last)
+{
+    for (int n = first; n < last; n++)
+        for (int i = 0; !graph->nodes[n].removed && i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(&graph->nodes[n], i) && graph->nodes[n].operands[i] == value) return true;
+    return false;
 }
 
 void pass_take_addition(struct graph *graph, struct graph_index *index, int add, const struct pass_adder *adder)

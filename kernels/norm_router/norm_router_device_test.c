@@ -85,6 +85,7 @@ static void check_y(struct test_launch *test, const struct problem *problem)
 {
     const int64_t cells = problem->valid * problem->k;
     int64_t params[RMS_NORM_PARAMS] = {
+        [RMS_NORM_PARTS] = 1,
         [RMS_NORM_ROWS] = problem->rows,
         [RMS_NORM_COUNT_INDEX] = test->params[NORM_ROUTER_COUNT_INDEX],
         [RMS_NORM_HIDDEN] = problem->k,

@@ -18,6 +18,7 @@ template <class P> struct rms_norm_body {
 
     static constexpr int CODES = codes_of_dtype(P::OUT_DTYPE);
     static_assert(!CODES || (KEEP && VECTOR == 4), "launch checks");
+    static_assert(P::HAS_RESIDUAL ? KEEP : P::PARTS == 1, "launch checks");
 
     /* Codes of this thread's numbers, in the order of quantise.h: of 16 elements, four threads have four each, and two of them
      * exchange pairs, whose codes take turns. By all threads. */
@@ -64,10 +65,28 @@ template <class P> struct rms_norm_body {
             store_element<ELEMENT>(out, index, value[0]);
     }
 
-    /* `add_to`, `copy`, `scales`, `bias` and `factors`: null where the op has none. */
+    /* The numbers from `column` on that the norm is of: all parts are under way at once. */
+    static __device__ __forceinline__ void load_row(const float *x, const float *residual, int column,
+                                                    float (&value)[VECTOR])
+    {
+        if constexpr (!P::HAS_RESIDUAL) {
+            load_vector<DTYPE_F32>(x, (i64)blockIdx.x * P::HIDDEN + column, value);
+        } else {
+            load_vector<DTYPE_F32>(residual, (i64)blockIdx.x * P::HIDDEN + column, value);
+#pragma unroll 8
+            for (int part = 0; part < P::PARTS; part++) {
+                float addend[VECTOR];
+                load_vector<DTYPE_F32>(x, ((i64)blockIdx.x * P::PARTS + part) * P::HIDDEN + column, addend);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) value[i] += addend[i];
+            }
+        }
+    }
+
+    /* `residual`, `total` (the op's sum), `add_to`, `copy`, `scales`, `bias` and `factors`: null where the op has none. */
     static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out,
-                                               const float *add_to, void *copy, float *scales, const void *bias,
-                                               const void *factors)
+                                               const float *residual, float *total, const float *add_to, void *copy,
+                                               float *scales, const void *bias, const void *factors)
     {
         device_trigger();
         const int first = threadIdx.x * VECTOR;
@@ -90,10 +109,15 @@ template <class P> struct rms_norm_body {
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
                 if (first + s * STRIDE < P::HIDDEN) {
-                    load_vector<DTYPE_F32>(x, row + first + s * STRIDE, value[s]);
+                    load_row(x, residual, first + s * STRIDE, value[s]);
                     if constexpr (P::HAS_ADD_TO) load_vector<DTYPE_F32>(add_to, row + first + s * STRIDE, base[s]);
                 }
             if ((int)blockIdx.x >= counts[P::COUNT_INDEX]) return;
+            if constexpr (P::HAS_RESIDUAL)
+#pragma unroll
+                for (int s = 0; s < STEPS; s++)
+                    if (first + s * STRIDE < P::HIDDEN)
+                        store_vector<DTYPE_F32>(total, row + first + s * STRIDE, value[s]);
             if constexpr (P::CENTRED) {
                 float sum = 0;
 #pragma unroll

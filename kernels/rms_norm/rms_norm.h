@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight (+ bias), with s = x or, with HAS_RESIDUAL, s = x + residual
- * (also written to `sum`, which may be the same memory as x or residual). With HAS_ADD_TO: out = add_to + y, with
+/* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight (+ bias), with s = x or, with HAS_RESIDUAL, s = residual + x
+ * (also written to `sum`, which may be the same memory as x or residual). x is a sum of PARTS parts of a row, which are added to the residual
+ * one after the other, as sum_parts.h does. With HAS_ADD_TO: out = add_to + y, with
  * HAS_FACTOR each column of it times `factor`. With HAS_COPY `copy` is the same as out in another dtype. Root mean square layer normalisation,
  * Zhang and Sennrich 2019. With CENTRED the mean of the row is taken from s before all that: layer normalisation, Ba et al.
  * 2016. Float32 throughout; the sum of squares is formed in a fixed order that does not depend on
@@ -17,11 +18,11 @@
 
 enum rms_norm_operand {
     RMS_NORM_COUNTS,
-    RMS_NORM_X,        /* f32[rows, HIDDEN] */
+    RMS_NORM_X,        /* f32[rows, PARTS * HIDDEN] */
     RMS_NORM_WEIGHT,   /* WEIGHT_DTYPE[HIDDEN] */
     RMS_NORM_OUT,      /* OUT_DTYPE[rows, HIDDEN]; may be X if it is F32 */
     RMS_NORM_RESIDUAL, /* HAS_RESIDUAL: f32[rows, HIDDEN] */
-    RMS_NORM_SUM,      /* HAS_RESIDUAL: f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
+    RMS_NORM_SUM,      /* HAS_RESIDUAL: f32[rows, HIDDEN]; may be X (without parts) or RESIDUAL, not OUT */
     RMS_NORM_ADD_TO,   /* HAS_ADD_TO: f32[rows, HIDDEN]; may be OUT if that is F32 */
     RMS_NORM_COPY,     /* HAS_COPY: COPY_DTYPE[rows, HIDDEN] */
     RMS_NORM_SCALES,   /* HAS_SCALES: f32[rows] */
@@ -36,7 +37,7 @@ enum rms_norm_param {
     RMS_NORM_WEIGHT_DTYPE,
     RMS_NORM_EPS_BITS, /* bits of a float32 >= 0 */
     RMS_NORM_OUT_DTYPE,
-    RMS_NORM_HAS_RESIDUAL, /* CPU; not with HAS_ADD_TO */
+    RMS_NORM_HAS_RESIDUAL, /* not with HAS_ADD_TO */
     RMS_NORM_HAS_ADD_TO,   /* CUDA, as the next two */
     RMS_NORM_HAS_COPY,
     RMS_NORM_COPY_DTYPE,
@@ -46,10 +47,10 @@ enum rms_norm_param {
     RMS_NORM_BIAS_DTYPE,
     RMS_NORM_HAS_FACTOR, /* with HAS_ADD_TO */
     RMS_NORM_FACTOR_DTYPE,
+    RMS_NORM_PARTS, /* 1, or on CUDA, with HAS_RESIDUAL, to SUM_PARTS_MOST */
     RMS_NORM_PARAMS
 };
 
-/* GPUs: no residual before the norm. */
 enum rms_norm_device_param {
     RMS_NORM_DEVICE_THREADS = RMS_NORM_PARAMS, /* tunable: a multiple of 32 in 32..1024, one block per row */
     RMS_NORM_DEVICE_PARAMS

@@ -13,10 +13,11 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *why = op_params_illegal(&op_rms_norm, params);
     if (why) return why;
     if (hidden > MAX_HIDDEN) return "parameter hidden is above 2^24";
-    if (params[RMS_NORM_HAS_RESIDUAL]) return "parameter has_residual is not 0";
     if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
     if (params[RMS_NORM_HAS_SCALES] && hidden > MOST_KEPT * threads)
         return "parameter hidden is above 32 * THREADS, and the row becomes codes";
+    if (params[RMS_NORM_HAS_RESIDUAL] && hidden > MOST_KEPT * threads)
+        return "parameter hidden is above 32 * THREADS, with a residual";
     *geometry = (struct device_geometry){{(uint32_t)rows, 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
     return NULL;
 }

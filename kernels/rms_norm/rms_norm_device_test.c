@@ -11,9 +11,10 @@ static const float eps = 1e-5f;
 
 static double relative_of(enum dtype dtype) { return dtype == DTYPE_F32 ? 1e-6 : dtype == DTYPE_F16 ? 5.5e-4 : 4.4e-3; }
 
-/* `copy_dtype`: DTYPE_NONE: the op neither adds nor copies. `bias`, `factor`: likewise. */
-static void check_factors(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
-                          int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias, enum dtype factor)
+/* `copy_dtype`: DTYPE_NONE: the op neither adds nor copies. `bias`, `factor`: likewise. `parts`: 0: no residual. */
+static void check_parts(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
+                        int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias, enum dtype factor,
+                        int64_t parts)
 {
     const bool adds = copy_dtype != DTYPE_NONE;
     const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,
@@ -22,7 +23,7 @@ static void check_factors(int64_t rows, int64_t valid, int64_t hidden, enum dtyp
                                                     dtype,
                                                     test_float_bits(eps),
                                                     out_dtype,
-                                                    0,
+                                                    parts > 0,
                                                     adds,
                                                     adds,
                                                     adds ? copy_dtype : DTYPE_BF16,
@@ -32,6 +33,7 @@ static void check_factors(int64_t rows, int64_t valid, int64_t hidden, enum dtyp
                                                     bias ? bias : DTYPE_BF16,
                                                     factor != DTYPE_NONE,
                                                     factor ? factor : DTYPE_BF16,
+                                                    parts ? parts : 1,
                                                     threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
@@ -42,18 +44,29 @@ static void check_factors(int64_t rows, int64_t valid, int64_t hidden, enum dtyp
     if (bias) test_launch_fill(&launch, RMS_NORM_BIAS, &random, -1, 1);
     if (factor) test_launch_fill(&launch, RMS_NORM_FACTOR, &random, 0.2f, 1);
     if (adds) test_launch_fill(&launch, RMS_NORM_ADD_TO, &random, -3, 3);
+    if (parts) test_launch_fill(&launch, RMS_NORM_RESIDUAL, &random, -3, 3);
     test_launch_run_twice(&launch);
     struct op_call call = test_launch_call(&launch);
+    float *sum = parts ? test_take(&launch.memory, cells * sizeof *sum) : NULL;
+    call.operands[RMS_NORM_SUM] = sum;
     float *expected = call.operands[RMS_NORM_OUT] = test_take(&launch.memory, cells * sizeof *expected);
     rms_norm_reference(&call);
     /* Where the sum nearly cancels, the error is that of its parts. */
     const double absolute = adds || centred || bias ? 2e-5 : 1e-7;
+    if (parts) /* the same additions in the same order */
+        assert_memory_equal(test_launch_found(&launch, RMS_NORM_SUM), sum, valid_cells * sizeof *sum);
     test_assert_close(test_launch_found(&launch, RMS_NORM_OUT), expected, valid_cells, absolute, relative_of(out_dtype),
                       "rms_norm");
     if (adds)
         test_assert_close(test_launch_found(&launch, RMS_NORM_COPY), expected, valid_cells, absolute,
                           relative_of(copy_dtype), "rms_norm, copy");
     test_launch_close(&launch);
+}
+
+static void check_factors(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
+                          int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias, enum dtype factor)
+{
+    check_parts(rows, valid, hidden, dtype, out_dtype, threads, copy_dtype, centred, bias, factor, 0);
 }
 
 static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
@@ -101,6 +114,16 @@ TEST(multiplies_by_factors)
     check_factors(2, 2, 20002, DTYPE_BF16, DTYPE_F32, 128, DTYPE_BF16, false, DTYPE_NONE, DTYPE_BF16);
 }
 
+TEST(adds_parts_to_a_residual)
+{
+    TEST_NEEDS_DEVICE();
+    check_parts(16, 13, 2048, DTYPE_BF16, DTYPE_BF16, 512, DTYPE_NONE, false, DTYPE_NONE, DTYPE_NONE, 8);
+    check_parts(300, 299, 2880, DTYPE_F32, DTYPE_BF16, 256, DTYPE_NONE, false, DTYPE_NONE, DTYPE_NONE, 4);
+    check_parts(1, 1, 333, DTYPE_F16, DTYPE_F32, 64, DTYPE_NONE, true, DTYPE_F32, DTYPE_NONE, 11);
+    check_parts(5, 4, 20000, DTYPE_BF16, DTYPE_F16, 1024, DTYPE_NONE, false, DTYPE_NONE, DTYPE_NONE, 2);
+    check_parts(9, 9, 4096, DTYPE_BF16, DTYPE_BF16, 1024, DTYPE_NONE, false, DTYPE_NONE, DTYPE_NONE, 1);
+}
+
 TEST(takes_the_mean_off)
 {
     TEST_NEEDS_DEVICE();
@@ -118,10 +141,10 @@ static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype 
 {
     const bool integers = out == DTYPE_I8;
     const float steps = integers ? 127 : 448;
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,       1,      hidden, dtype,      test_float_bits(eps),
-                                                    out,        0,      0,      0,          DTYPE_BF16,
-                                                    1,          0,      0,      DTYPE_BF16, 0,
-                                                    DTYPE_BF16, threads};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,       1, hidden, dtype,      test_float_bits(eps),
+                                                    out,        0, 0,      0,          DTYPE_BF16,
+                                                    1,          0, 0,      DTYPE_BF16, 0,
+                                                    DTYPE_BF16, 1, threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_rms_norm, params, valid);
@@ -177,16 +200,23 @@ TEST(makes_codes)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0,  64, DTYPE_BF16, test_float_bits(eps),
-                                                    DTYPE_BF16, 0,  0,  0,          DTYPE_BF16,
-                                                    0,          0,  0,  DTYPE_BF16, 0,
-                                                    DTYPE_BF16, 256};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0, 64, DTYPE_BF16, test_float_bits(eps),
+                                                    DTYPE_BF16, 0, 0,  0,          DTYPE_BF16,
+                                                    0,          0, 0,  DTYPE_BF16, 0,
+                                                    DTYPE_BF16, 1, 256};
     test_hostile_launches(&device_rms_norm, params);
     test_launch_refuses(&device_rms_norm, params,
                         TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_DEVICE_THREADS, 48},
                                      {RMS_NORM_DEVICE_THREADS, 1056}, {RMS_NORM_OUT_DTYPE, DTYPE_U8},
                                      {RMS_NORM_OUT_DTYPE, DTYPE_F8_E4M3}, {RMS_NORM_OUT_DTYPE, DTYPE_I8},
-                                     {RMS_NORM_HAS_SCALES, 1}, {RMS_NORM_HAS_FACTOR, 1}));
+                                     {RMS_NORM_HAS_SCALES, 1}, {RMS_NORM_HAS_FACTOR, 1}, {RMS_NORM_PARTS, 0},
+                                     {RMS_NORM_PARTS, 2}));
+    int64_t summed[RMS_NORM_DEVICE_PARAMS];
+    memcpy(summed, params, sizeof summed);
+    summed[RMS_NORM_HAS_RESIDUAL] = 1, summed[RMS_NORM_PARTS] = 8;
+    test_hostile_launches(&device_rms_norm, summed);
+    test_launch_refuses(&device_rms_norm, summed,
+                        TEST_CHANGES({RMS_NORM_PARTS, 65}, {RMS_NORM_HAS_ADD_TO, 1}, {RMS_NORM_HIDDEN, 8193}));
     const struct device_facts facts = test_facts(90);
     int64_t candidates[8][PLAN_MAX_PARAMS];
     assert_in_range(device_rms_norm.candidates(params, &facts, candidates, 8), 1, 8);

@@ -6,19 +6,23 @@
 
 void rms_norm_reference(const struct op_call *call)
 {
-    int64_t width = call->params[RMS_NORM_HIDDEN], rows = op_valid_rows(call);
+    int64_t width = call->params[RMS_NORM_HIDDEN], rows = op_valid_rows(call), parts = call->params[RMS_NORM_PARTS];
     enum dtype dtype = (enum dtype)call->params[RMS_NORM_WEIGHT_DTYPE];
     const void *bias = call->operands[RMS_NORM_BIAS];
     const enum dtype bias_dtype = (enum dtype)call->params[RMS_NORM_BIAS_DTYPE];
     double eps = (double)op_float_param(call->params, RMS_NORM_EPS_BITS);
     bool has_residual = call->params[RMS_NORM_HAS_RESIDUAL] != 0;
     for (int64_t r = 0; r < rows; r++) {
-        const float *x = (const float *)call->operands[RMS_NORM_X] + r * width;
+        const float *x = (const float *)call->operands[RMS_NORM_X] + r * parts * width;
         float *out = (float *)call->operands[RMS_NORM_OUT] + r * width;
         if (has_residual) {
             const float *residual = (const float *)call->operands[RMS_NORM_RESIDUAL] + r * width;
             float *sum = (float *)call->operands[RMS_NORM_SUM] + r * width;
-            for (int64_t i = 0; i < width; i++) sum[i] = x[i] + residual[i];
+            for (int64_t i = 0; i < width; i++) {
+                float all = residual[i];
+                for (int64_t part = 0; part < parts; part++) all += x[part * width + i];
+                sum[i] = all;
+            }
             x = sum;
         }
         const float *add_to = NULL;

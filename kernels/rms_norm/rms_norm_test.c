@@ -29,7 +29,8 @@ static void load_inputs(struct test_case *test, const struct data *data, size_t 
 static void check_shape(struct test_random *random, int64_t rows, int64_t valid, int64_t width, enum dtype dtype,
                         bool has_residual, bool centred, enum dtype bias)
 {
-    const int64_t params[RMS_NORM_PARAMS] = {[RMS_NORM_ROWS] = rows,
+    const int64_t params[RMS_NORM_PARAMS] = {[RMS_NORM_PARTS] = 1,
+                                             [RMS_NORM_ROWS] = rows,
                                              [RMS_NORM_HIDDEN] = width,
                                              [RMS_NORM_WEIGHT_DTYPE] = dtype,
                                              [RMS_NORM_EPS_BITS] = test_float_bits(1e-5f),
@@ -108,7 +109,7 @@ TEST(equals_reference)
 
 TEST(zeros_give_zeros)
 {
-    const int64_t params[RMS_NORM_PARAMS] = {1, 0, 40, DTYPE_F32, test_float_bits(1e-6f)};
+    const int64_t params[RMS_NORM_PARAMS] = {1, 0, 40, DTYPE_F32, test_float_bits(1e-6f), [RMS_NORM_PARTS] = 1};
     TEST_FOR_EACH_ISA(isa)
     {
         struct test_case test;
@@ -124,7 +125,7 @@ TEST(zeros_give_zeros)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 0, 1};
+    const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 0, 1, [RMS_NORM_PARTS] = 1};
     test_hostile_params(&op_rms_norm, params, &test_geometry);
     test_refuses(&op_rms_norm, params, &test_geometry,
                  TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_WEIGHT_DTYPE, DTYPE_F8_E4M3},

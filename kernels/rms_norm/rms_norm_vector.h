@@ -12,7 +12,7 @@
 
 op_run rms_norm_run_avx2, rms_norm_run_avx512;
 
-enum { RMS_NORM_PARTS = 4 };
+enum { RMS_NORM_SUMS = 4 };
 
 /* A row that is normalised: x, or x + residual, which goes to `sum` (NULL: no residual). `mean` is taken off; 0: it is not
  * centred. */
@@ -26,14 +26,14 @@ struct rms_norm_row {
  * (sum may be x or residual: an element is read before it is written). */
 VEC_INLINE float rms_norm_total(const struct rms_norm_row *row, int64_t width, bool squares)
 {
-    vec parts[RMS_NORM_PARTS];
+    vec parts[RMS_NORM_SUMS];
     const vec mean = vec_set(row->mean);
 #pragma GCC unroll 4
-    for (int j = 0; j < RMS_NORM_PARTS; j++) parts[j] = vec_set(0);
+    for (int j = 0; j < RMS_NORM_SUMS; j++) parts[j] = vec_set(0);
     int64_t i = 0;
-    for (; i + RMS_NORM_PARTS * VEC_WIDTH <= width; i += RMS_NORM_PARTS * VEC_WIDTH) {
+    for (; i + RMS_NORM_SUMS * VEC_WIDTH <= width; i += RMS_NORM_SUMS * VEC_WIDTH) {
 #pragma GCC unroll 4
-        for (int j = 0; j < RMS_NORM_PARTS; j++) {
+        for (int j = 0; j < RMS_NORM_SUMS; j++) {
             vec value = vec_load(row->x + i + j * VEC_WIDTH);
             if (row->residual) {
                 value = value + vec_load(row->residual + i + j * VEC_WIDTH);
@@ -47,7 +47,7 @@ VEC_INLINE float rms_norm_total(const struct rms_norm_row *row, int64_t width, b
         }
     }
 #pragma GCC unroll 4
-    for (int j = 0; j < RMS_NORM_PARTS; j++, i += VEC_WIDTH) {
+    for (int j = 0; j < RMS_NORM_SUMS; j++, i += VEC_WIDTH) {
         int64_t count = width - i < VEC_WIDTH ? width - i : VEC_WIDTH;
         if (count <= 0) break;
         vec value = vec_load_part(row->x + i, count);

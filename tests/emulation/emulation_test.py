@@ -196,16 +196,17 @@ def samples():
 def norms():
     """rms_norm: rows that stay in registers and longer ones, vectors and single elements; each option alone and with others."""
     options = [{}, {"HAS_ADD_TO": 1, "HAS_COPY": 1, "OUT_DTYPE": F32}, {"HAS_ADD_TO": 1, "HAS_FACTOR": 1, "OUT_DTYPE": F32},
-               {"HAS_ADD_TO": 1, "HAS_FACTOR": 1, "HAS_COPY": 1, "HAS_BIAS": 1, "CENTRED": 1, "OUT_DTYPE": F32}, {"HAS_BIAS": 1, "CENTRED": 1}]
+               {"HAS_ADD_TO": 1, "HAS_FACTOR": 1, "HAS_COPY": 1, "HAS_BIAS": 1, "CENTRED": 1, "OUT_DTYPE": F32}, {"HAS_BIAS": 1, "CENTRED": 1}, {"HAS_RESIDUAL": 1, "PARTS": 3},
+               {"HAS_RESIDUAL": 1, "PARTS": 1, "CENTRED": 1, "HAS_BIAS": 1, "OUT_DTYPE": F32}]
     for i, (hidden, option) in enumerate(itertools.product((96, 333, 4400), options)):
-        yield {"SOURCE": "rms_norm", "VALID": 2, "ROWS": 3, "HIDDEN": hidden, "THREADS": 32 if hidden > 4000 else 64, "OUT_DTYPE": BF16,
+        yield {"SOURCE": "rms_norm", "VALID": 2, "ROWS": 3, "HIDDEN": hidden, "THREADS": (160 if "PARTS" in option else 32) if hidden > 4000 else 64, "OUT_DTYPE": BF16,
                "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], "BIAS_DTYPE": [F32, BF16][i % 2], "FACTOR_DTYPE": [BF16, F16, F32][i % 3],
-               "COPY_DTYPE": [BF16, F16][i % 2], "HAS_ADD_TO": 0, "HAS_COPY": 0, "HAS_BIAS": 0, "HAS_FACTOR": 0, **option}
+               "COPY_DTYPE": [BF16, F16][i % 2], "HAS_ADD_TO": 0, "HAS_COPY": 0, "HAS_BIAS": 0, "HAS_FACTOR": 0, "HAS_RESIDUAL": 0, "PARTS": 1, **option}
 
 
 def quantisations():
     """quantise, and rms_norm that makes codes: e4m3 and int8, one group of a row, threads with several groups and without any."""
-    norm = {"WEIGHT_DTYPE": F32, "HAS_ADD_TO": 0, "HAS_COPY": 0, "COPY_DTYPE": BF16, "HAS_BIAS": 0, "BIAS_DTYPE": F32, "HAS_FACTOR": 0, "FACTOR_DTYPE": F32}
+    norm = {"WEIGHT_DTYPE": F32, "HAS_ADD_TO": 0, "HAS_COPY": 0, "COPY_DTYPE": BF16, "HAS_BIAS": 0, "BIAS_DTYPE": F32, "HAS_FACTOR": 0, "FACTOR_DTYPE": F32, "HAS_RESIDUAL": 0, "PARTS": 1}
     for i, (codes, (width, threads)) in enumerate(itertools.product((E4M3, I8), ((16, 32), (592, 64), (2064, 96), (1024, 32)))):
         case = {"SOURCE": "quantise", "VALID": 6, "ROWS": 7, "WIDTH": width, "THREADS": threads, "OUT_DTYPE": codes}
         yield {**case, "X_DTYPE": [BF16, F16][i % 2], "BY_NORM": 0}

@@ -31,7 +31,8 @@ template <class P, bool BY> struct kernel {
 template <class P> struct kernel<P, true> {
     static void run()
     {
-        rms_norm_body<P>::run(counts, (const float *)x, weight, out.bytes, nullptr, nullptr, scales, nullptr, nullptr);
+        rms_norm_body<P>::run(counts, (const float *)x, weight, out.bytes, nullptr, nullptr, nullptr, nullptr, scales,
+                              nullptr, nullptr);
     }
 };
 

@@ -19,14 +19,14 @@ enum {
 };
 
 static int counts[2] = {VALID, 1 << 30};
-alignas(64) static float x[COUNT], add_to[COUNT], weight[HIDDEN], bias[HIDDEN],
-    factor[HIDDEN]; /* weights may have 16 bits */
+alignas(64) static float x[COUNT * params::PARTS], residual[COUNT], total[COUNT], add_to[COUNT], weight[HIDDEN],
+    bias[HIDDEN], factor[HIDDEN]; /* weights may have 16 bits */
 static guarded<COUNT * OUT_BYTES> out;
 static guarded<COUNT * COPY_BYTES> copied;
 
 static void run_thread_of_kernel()
 {
-    body::run(counts, x, weight, out.bytes, add_to, copied.bytes, nullptr, bias, factor);
+    body::run(counts, x, weight, out.bytes, residual, total, add_to, copied.bytes, nullptr, bias, factor);
 }
 
 template <int DTYPE> static void compare(const char *what, const u8 *found, const double *expected, int row)
@@ -41,7 +41,9 @@ template <int DTYPE> static void compare(const char *what, const u8 *found, cons
 int main()
 {
     memset(x, 0xff, sizeof x), memset(add_to, 0xff, sizeof add_to); /* NaN beyond the valid rows */
-    for (int i = 0; i < VALID * HIDDEN; i++) x[i] = draw(-2, 2), add_to[i] = draw(-2, 2);
+    memset(residual, 0xff, sizeof residual), memset(total, 0xff, sizeof total);
+    for (int i = 0; i < VALID * HIDDEN * params::PARTS; i++) x[i] = draw(-2, 2);
+    for (int i = 0; i < VALID * HIDDEN; i++) add_to[i] = draw(-2, 2), residual[i] = draw(-2, 2);
     for (int i = 0; i < HIDDEN; i++) {
         store_element<params::WEIGHT_DTYPE>(weight, i, draw(0.5f, 1.5f));
         store_element<params::BIAS_DTYPE>(bias, i, draw(-1, 1));
@@ -53,11 +55,18 @@ int main()
     if (SPOIL == 2) out.bytes[VALID * HIDDEN * OUT_BYTES] = 0;
     for (int r = 0; r < VALID; r++) {
         double expected[HIDDEN], mean = 0, squares = 0;
-        for (int i = 0; params::CENTRED && i < HIDDEN; i++) mean += (double)x[r * HIDDEN + i] / HIDDEN;
-        for (int i = 0; i < HIDDEN; i++) squares += (x[r * HIDDEN + i] - mean) * (x[r * HIDDEN + i] - mean);
+        float row[HIDDEN];
+        for (int i = 0; i < HIDDEN; i++) {
+            row[i] = params::HAS_RESIDUAL ? residual[r * HIDDEN + i] : 0;
+            for (int part = 0; part < params::PARTS; part++) row[i] += x[(r * params::PARTS + part) * HIDDEN + i];
+            if (params::HAS_RESIDUAL && total[r * HIDDEN + i] != row[i])
+                problem("sum row %d element %d: %g, expected %g", r, i, (double)total[r * HIDDEN + i], (double)row[i]);
+        }
+        for (int i = 0; params::CENTRED && i < HIDDEN; i++) mean += (double)row[i] / HIDDEN;
+        for (int i = 0; i < HIDDEN; i++) squares += (row[i] - mean) * (row[i] - mean);
         const double scale = 1 / std::sqrt(squares / HIDDEN + (double)__int_as_float(params::EPS_BITS));
         for (int i = 0; i < HIDDEN; i++) {
-            expected[i] = (x[r * HIDDEN + i] - mean) * scale * (double)load_element<params::WEIGHT_DTYPE>(weight, i);
+            expected[i] = (row[i] - mean) * scale * (double)load_element<params::WEIGHT_DTYPE>(weight, i);
             if (params::HAS_BIAS) expected[i] += (double)load_element<params::BIAS_DTYPE>(bias, i);
             if (params::HAS_ADD_TO) expected[i] += (double)add_to[r * HIDDEN + i];
             if (params::HAS_FACTOR) expected[i] *= (double)load_element<params::FACTOR_DTYPE>(factor, i);
@@ -65,6 +74,8 @@ int main()
         compare<params::OUT_DTYPE>("out", out.bytes, expected, r);
         if (params::HAS_COPY) compare<params::COPY_DTYPE>("the copy", copied.bytes, expected, r);
     }
+    for (int i = (params::HAS_RESIDUAL ? VALID : 0) * HIDDEN; i < COUNT; i++)
+        if (total[i] == total[i]) problem("sum element %d is written", i);
     out.expect_poison("out", VALID * HIDDEN * OUT_BYTES);
     copied.expect_poison("the copy", params::HAS_COPY ? VALID * HIDDEN * COPY_BYTES : 0);
     return problems != 0;
