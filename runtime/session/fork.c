@@ -91,7 +91,8 @@ static bool take_slot(const struct eng_sequence *source, struct eng_sequence *fo
     }
     fork->slot = slot;
     fork->computed = source->computed;
-    fork->is_restored = source->is_restored;
+    fork->sound = source->sound;
+    fork->is_private = source->is_private;
     fork->blocks = source->blocks;
     fork->block = source->block;
     fork->checkpoint = source->checkpoint;
