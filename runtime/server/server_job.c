@@ -352,6 +352,14 @@ void server_job_free(struct server_job *job)
 
 size_t server_job_prompt_of(const struct server_job *job, size_t choice) { return choice / job->request.n; }
 
+uint64_t server_job_cached_tokens(const struct server_job *job)
+{
+    uint64_t tokens = 0;
+    /* Further choices of a prompt find it as the first one has left it. */
+    for (size_t i = 0; i < job->choice_count; i += job->request.n) tokens += job->choices[i].cached_tokens;
+    return tokens;
+}
+
 void server_job_begin_answer(const struct server_job *job, struct server_answer *answer)
 {
     const struct server_tools *tools = &job->request.tools;

@@ -26,6 +26,7 @@ struct server_choice {
     struct server_buffer out; /* text of the answer; a stream drops what it has sent */
     struct server_logprobs logprobs;
     uint64_t tokens;
+    uint64_t cached_tokens; /* of its prompt, from the prefix cache; does not change any more when there are tokens */
     enum server_finish finish;
 };
 
@@ -80,6 +81,9 @@ bool server_job_divide(const struct server_job *job, size_t choice, struct serve
 
 /* Index of the prompt of a choice. */
 size_t server_job_prompt_of(const struct server_job *job, size_t choice);
+
+/* Tokens of its prompts that the prefix cache had before the job. Requires: each prompt is computed. */
+uint64_t server_job_cached_tokens(const struct server_job *job);
 
 /* Converts the prompts of a request that are not tokens yet. */
 bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error);

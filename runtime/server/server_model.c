@@ -405,15 +405,17 @@ static void collect(struct server_model *model, double begin)
         struct slot *slot = &model->slots[i];
         struct eng_error error = {0};
         if (!slot->job) continue;
-        const uint64_t tokens = slot->job->choices[slot->choice].tokens;
+        struct server_choice *choice = &slot->job->choices[slot->choice];
+        const uint64_t tokens = choice->tokens;
+        if (!tokens) choice->cached_tokens = eng_sequence_cached_tokens(slot->sequence);
         slot->state = eng_sequence_state(slot->sequence);
         note_room(model, slot, tokens, begin);
         if (!take_tokens(model, slot, now, &error)) {
             server_fail_eng(&slot->job->failure, NULL, &error);
             fail_job(model, slot->job, SERVER_FINISH_ERROR);
-        } else if (slot->state == ENG_STATE_DONE || slot->job->choices[slot->choice].stop.found) {
+        } else if (slot->state == ENG_STATE_DONE || choice->stop.found) {
             finish_choice(model, slot);
-        } else if (slot->job->choices[slot->choice].tokens != tokens) {
+        } else if (choice->tokens != tokens) {
             wake(slot->job);
         }
     }

@@ -128,8 +128,9 @@ static json_t *usage_object(const struct server_job *job)
 {
     uint64_t tokens = 0;
     for (size_t i = 0; i < job->choice_count; i++) tokens += job->choices[i].tokens;
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)job->prompt_tokens, "completion_tokens",
-                     (json_int_t)tokens, "total_tokens", (json_int_t)(job->prompt_tokens + tokens));
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)job->prompt_tokens, "completion_tokens",
+                     (json_int_t)tokens, "total_tokens", (json_int_t)(job->prompt_tokens + tokens),
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)server_job_cached_tokens(job));
 }
 
 /* Everything before the choices. */

@@ -68,6 +68,8 @@ static bool copy_tokens(const struct eng_sequence *source, struct eng_sequence *
     memcpy(fork->tokens, source->tokens, source->count * sizeof *fork->tokens);
     fork->count = fork->polled = source->count;
     fork->prompt_end = source->prompt_end;
+    fork->reached = source->reached;
+    fork->cached = source->cached;
     if (source->state == ENG_STATE_DONE) return true; /* the next answer begins anew */
     if (!sequence_check_room(fork, function, status)) return false;
     if (fork->grammar) return follow_grammar(fork, status);

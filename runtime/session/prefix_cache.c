@@ -106,6 +106,20 @@ void sequence_begin_blocks(struct eng_sequence *sequence)
                                                                    sequence->tokens, sequence->count - 1));
 }
 
+static void reach(struct eng_sequence *sequence)
+{
+    if (sequence->computed > sequence->reached) sequence->reached = sequence->computed;
+}
+
+/* It has gone on from the token at index `from` with tokens of the cache. */
+static void count_cached(struct eng_sequence *sequence, uint32_t from)
+{
+    sequence->session->cached_tokens += sequence->computed - from;
+    if (sequence->computed > sequence->reached)
+        sequence->cached += sequence->computed - (from > sequence->reached ? from : sequence->reached);
+    reach(sequence);
+}
+
 /* Goes on from the longest checkpoint, if that is further than where it is. */
 static void use_checkpoint(struct eng_sequence *sequence)
 {
@@ -134,7 +148,7 @@ static void use_checkpoint(struct eng_sequence *sequence)
     sequence->computed = sequence->checkpoint = checkpoint->count;
     sequence->blocks = session->pool.groups ? checkpoint->count / page : 0;
     sequence->block = number;
-    session->cached_tokens += sequence->computed - before;
+    count_cached(sequence, before);
     checkpoints_touch(&session->checkpoints, checkpoint);
 }
 
@@ -155,8 +169,10 @@ void sequence_use_cache(struct eng_sequence *sequence)
         slots_hold_block(session, sequence->slot, sequence->blocks++, block);
         sequence->computed += page;
     }
-    session->cached_tokens += sequence->computed - computed;
+    count_cached(sequence, computed);
 }
+
+uint32_t eng_sequence_cached_tokens(const struct eng_sequence *sequence) { return sequence ? sequence->cached : 0; }
 
 /* ---- making checkpoints ---- */
 
@@ -233,6 +249,7 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
     struct eng_session *session = sequence->session;
     const uint32_t page = page_tokens(session);
     sequence->computed += count;
+    reach(sequence);
     if (!session->caches || sequence->is_private) return;
     for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++)
         sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,

@@ -355,6 +355,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->end = ENG_END_NONE;
     created->slot = SESSION_NO_SLOT;
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
+    created->reached = created->cached = 0;
     created->drawn_step = 0;
     drafts_begin(created);
     draft_engine_begin(created);
@@ -478,6 +479,8 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
         return report_status(&status, error);
     struct eng_session *session = sequence->session;
     memcpy(sequence->tokens + sequence->count, tokens, count * sizeof *tokens);
+    sequence->reached = sequence->count;
+    sequence->cached = 0;
     sequence->count += (uint32_t)count;
     sequence->prompt_end = sequence->polled = sequence->count;
     sequence->end = ENG_END_NONE;

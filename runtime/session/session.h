@@ -94,6 +94,8 @@ struct eng_sequence {
     uint32_t count;    /* tokens so far */
     uint32_t computed; /* tokens that are in the KV pages */
     uint32_t sound;    /* part of those: the first ones, from which finite logits came */
+    uint32_t reached;  /* most of them so far, and at least the tokens before the latest prompt */
+    uint32_t cached;   /* tokens of the latest prompt that came from the cache */
     bool is_private;   /* others do not use its pages: they came from a file, or its logits were not finite */
     struct session_kept kept;
     uint32_t blocks;       /* whole pages of them that the cache knows */

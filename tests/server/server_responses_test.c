@@ -48,6 +48,7 @@ static void begin(const char *const *texts, bool reasons)
                               .choice_count = 1,
                               .in_thought = reasons};
     job.voice = reasons ? &voice : NULL;
+    job.request.n = 1;
     job.request.shape = SERVER_RESPONSES;
     job.request.wants_logprobs = true;
     /* A client cannot have its own texts replaced. */
