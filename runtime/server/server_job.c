@@ -108,7 +108,7 @@ static bool check_prompt(const struct server_target *target, const struct server
     if (!alone && prompt->count + (max_new_tokens ? max_new_tokens : 1) > context)
         return server_fail(error, 400, "context_length_exceeded", param,
                            "the context of this model is %" PRIu32 " tokens; the prompt has %zu, and %" PRIu64
-                           " are requested for the answer; shorten the prompt or lower max_tokens",
+                           " are requested for the answer; shorten the prompt or ask for fewer tokens",
                            context, prompt->count, max_new_tokens ? max_new_tokens : 1);
     return server_job_check_tokens(target->facts, prompt, param, error);
 }

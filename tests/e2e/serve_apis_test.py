@@ -160,6 +160,11 @@ class Apis(Served):
         reply = self.server.json("GET", "/v1/messages", expect=405)
         self.assertEqual(reply["type"], "error")
         self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")
+        # Failures that are found in what a chat would be have the API's own names of fields.
+        self.refused("/v1/responses", {"input": "x", "max_output_tokens": 0.5}, 400, "max_output_tokens", "max_output_tokens: expected an integer from 1")
+        self.refused("/v1/responses", {"model": "tools", "input": "wolf " * 2000}, 400, "input", "the context of this model")
+        form = {"type": "json_schema", "name": "x", "schema": {"unevaluatedProperties": {}}}
+        self.refused("/v1/responses", {"model": "tools", "input": "x", "text": {"format": form}}, 400, "text", "unevaluatedProperties")
         self.refused("/v1/embeddings", {"model": "chat", "input": "x"}, 400, "model", "hidden states", "--hidden")
 
 

@@ -161,7 +161,7 @@ class Limits(ServerTest):
                                               "max_tokens": 2}, "messages", "prompt_tokens"),
                     ("/v1/messages", {"model": "chat", "messages": [{"role": "user", "content": "wolf " * (words - 10)}], "max_tokens": 2},
                      "messages", "input_tokens"),
-                    ("/v1/responses", {"model": "chat", "input": "wolf " * (words - 10), "max_output_tokens": 2}, "messages", "input_tokens")):
+                    ("/v1/responses", {"model": "chat", "input": "wolf " * (words - 10), "max_output_tokens": 2}, "input", "input_tokens")):
                 with self.subTest(path, words=words):
                     reply = server.json("POST", path, body, expect=status)
                     if status == 200:
