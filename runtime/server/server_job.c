@@ -202,6 +202,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     choice->logprobs.top_count = (size_t)request->top_logprobs;
     choice->stop = (struct stop_strings){.strings = request->stops, .count = request->stop_count};
     if (request->endpoint == SERVER_EMBEDDING) return true;
+    if (job->voice && job->voice->dialect.thought) server_job_begin_answer(job, &choice->reader);
     if (eng_text_create(engine, request->skip_special && !job->voice ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text,
                         &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
@@ -340,6 +341,7 @@ void server_job_free(struct server_job *job)
 {
     for (size_t i = 0; i < job->choice_count; i++) {
         eng_text_destroy(&job->choices[i].text);
+        server_answer_free(&job->choices[i].reader);
         stop_strings_free(&job->choices[i].stop);
         server_buffer_free(&job->choices[i].out);
         server_logprobs_free(&job->choices[i].logprobs);
@@ -351,6 +353,17 @@ void server_job_free(struct server_job *job)
 }
 
 size_t server_job_prompt_of(const struct server_job *job, size_t choice) { return choice / job->request.n; }
+
+uint64_t server_job_tokens(const struct server_job *job, uint64_t *reasoning)
+{
+    uint64_t tokens = 0;
+    *reasoning = 0;
+    for (size_t i = 0; i < job->choice_count; i++) {
+        tokens += job->choices[i].tokens;
+        *reasoning += job->choices[i].reasoning_tokens;
+    }
+    return tokens;
+}
 
 uint64_t server_job_cached_tokens(const struct server_job *job)
 {

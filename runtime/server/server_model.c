@@ -268,14 +268,28 @@ static bool is_dropped(const struct server_model *model, const struct server_job
     return *kind == TOKEN_DROPPED;
 }
 
+static bool count_reasoning(struct server_choice *choice, const char *text, size_t size, struct eng_error *error)
+{
+    bool is_thought = false;
+    if (choice->reader.state != SERVER_ANSWER_PLAIN &&
+        !server_answer_follow(&choice->reader, text, size, &is_thought)) {
+        *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
+        return false;
+    }
+    choice->reasoning_tokens += is_thought;
+    return true;
+}
+
 static bool add_token(const struct server_model *model, const struct slot *slot, int32_t token, struct eng_error *error)
 {
     struct server_choice *choice = &slot->job->choices[slot->choice];
     const char *text;
     size_t size;
     if (!add_logprobs(slot, token, error)) return false;
-    if (is_dropped(model, slot->job, token)) return push_text(choice, "", 0, false, error);
-    return !eng_text_push(choice->text, token, &text, &size, error) && push_text(choice, text, size, false, error);
+    if (is_dropped(model, slot->job, token))
+        return count_reasoning(choice, "", 0, error) && push_text(choice, "", 0, false, error);
+    return !eng_text_push(choice->text, token, &text, &size, error) && count_reasoning(choice, text, size, error) &&
+           push_text(choice, text, size, false, error);
 }
 
 static bool finish_text(struct server_choice *choice, struct eng_error *error)
