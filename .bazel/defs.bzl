@@ -29,7 +29,15 @@ _WARNINGS_ARE_ERRORS = select({
     "//conditions:default": ["-Werror"],
 })
 
-_COPTS_ALL = _COPTS + _WARNINGS_ARE_ERRORS
+_COPTS_ALL = _COPTS + _WARNINGS_ARE_ERRORS + select({
+    "//.bazel:tsan": ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread"],
+    "//conditions:default": [],
+})
+
+_LINKOPTS = select({
+    "//.bazel:tsan": ["-fsanitize=thread"],
+    "//conditions:default": [],
+})
 
 # cmocka passes every test a state, which most do not use.
 _TEST_COPTS = ["-Wno-unused-parameter"]
@@ -72,17 +80,18 @@ def eng_binary(name, srcs, deps = [], copts = [], linkopts = [], visibility = ["
             "-Wl,--gc-sections",
             # For the tarball of //:dist, where bin/ and lib/ stand side by side.
             "-Wl,-rpath,$$ORIGIN" if kwargs.get("linkshared") else "-Wl,-rpath,$$ORIGIN/../lib",
-        ] + linkopts,
+        ] + linkopts + _LINKOPTS,
         visibility = visibility,
         **kwargs
     )
 
-def eng_test(name, srcs, deps = [], copts = [], timeout = "long", **kwargs):
+def eng_test(name, srcs, deps = [], copts = [], linkopts = [], timeout = "long", **kwargs):
     native.cc_test(
         name = name,
         srcs = srcs + ["//.bazel:lsan_suppressions.c"],
         deps = deps + ["@cmocka//:cmocka"],
         copts = _COPTS_ALL + _TEST_COPTS + copts,
+        linkopts = linkopts + _LINKOPTS,
         linkstatic = True,
         timeout = timeout,
         **kwargs
@@ -153,13 +162,54 @@ def fuzz_tests(name, srcs, deps = [], data = {}, **kwargs):
             linkopts = select({
                 "//.bazel:fuzz": ["-fsanitize=fuzzer"],
                 "//conditions:default": [],
-            }),
+            }) + _LINKOPTS,
             linkstatic = True,
             timeout = "eternal",
             deps = deps,
             **kwargs
         )
     _suite(name, [src[:-len(".c")] for src in srcs])
+
+def _bool_setting_impl(ctx):
+    return []
+
+bool_setting = rule(
+    implementation = _bool_setting_impl,
+    doc = "--//FOLDER:NAME",
+    build_setting = config.bool(flag = True),
+)
+
+def _with_tsan_impl(settings, attr):
+    return {
+        "//.bazel:with_tsan": True,
+        "//command_line_option:platform_suffix": "-tsan",
+        "//command_line_option:strip": "never",
+    }
+
+_with_tsan = transition(
+    implementation = _with_tsan_impl,
+    inputs = [],
+    outputs = [
+        "//.bazel:with_tsan",
+        "//command_line_option:platform_suffix",
+        "//command_line_option:strip",
+    ],
+)
+
+def _tsan_program_impl(ctx):
+    out = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.symlink(output = out, target_file = ctx.executable.program, is_executable = True)
+    return [DefaultInfo(executable = out, runfiles = ctx.runfiles([out]))]
+
+tsan_program = rule(
+    implementation = _tsan_program_impl,
+    doc = "A program as --config=tsan builds it, for tests of another configuration.",
+    attrs = {
+        "program": attr.label(mandatory = True, executable = True, cfg = _with_tsan),
+        "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
+    },
+    executable = True,
+)
 
 def _eng_static_archive_impl(ctx):
     archives = []

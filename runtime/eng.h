@@ -360,8 +360,7 @@ ENG_API enum eng_status eng_chat_render(const struct eng_engine *engine, const c
 
 /* ---- Session ---- */
 
-/* Threads, scratch memory, KV pages, slots and sequences for running an engine. An engine for several GPUs has at most
- * one session at a time. */
+/* Threads, scratch memory, KV pages, slots and sequences for running an engine. An engine for several GPUs has one session at a time. */
 struct eng_session;
 
 struct eng_session_options {
@@ -546,7 +545,7 @@ enum eng_end {
     ENG_END_CANCELLED = 4, /* eng_sequence_cancel */
     /* No token could be drawn: of the tokens that are allowed, a logit was NaN or +infinity, or none was finite. The cause is the
      * checkpoint or a number format (a value overflowed). Slot and pages are free, also with ENG_SEQUENCE_KEEP. Other sequences are not
-     * affected: eng_step returns ENG_OK, and they get the same tokens as without this one. */
+     * affected: eng_step returns ENG_OK, and their tokens are the same. The prefix cache forgets the pages that led there. */
     ENG_END_NOT_FINITE = 5,
     /* eng_sequence_set_allowed allowed no token when the next one was to be drawn, or no token continues what the grammar has */
     ENG_END_NONE_ALLOWED = 6
@@ -606,11 +605,13 @@ ENG_API enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const
  * ENG_FULL: sequences wait, and none can run because kept sequences or raw slots hold the slots or pages. [session] [no allocation] */
 ENG_API enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error);
 
-/* Takes up to `capacity` tokens drawn since the last poll, in order, end tokens included, and returns their number.
- * [session] [no allocation] */
+/* Takes up to `capacity` tokens drawn since the last poll, in order, end tokens included. Returns how many. [session] [no allocation] */
 ENG_API size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens, size_t capacity);
 ENG_API enum eng_state eng_sequence_state(const struct eng_sequence *sequence); /* [session] [no allocation] */
 ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     /* [session] [no allocation] */
+/* Returns how many tokens of the latest prompt the prefix cache had. They are all counted when the answer's first token is drawn; those that
+ * are found again after the sequence was set aside do not count. [session] [no allocation] */
+ENG_API uint32_t eng_sequence_cached_tokens(const struct eng_sequence *sequence);
 
 /* Event loops. Sets *descriptor to a file descriptor that becomes readable when a sequence gets tokens or ends (but not by
  * eng_sequence_cancel and eng_sequence_destroy): an eventfd, non-blocking and closed on exec. Read its 8 bytes first, then poll the
@@ -789,8 +790,7 @@ struct eng_selftest_plan {
     const char *kind;         /* "decode", "prefill", "mixed" or "verify"; constant text */
 };
 static inline void eng_selftest_plan_init(struct eng_selftest_plan *given) { eng_struct_init(given, sizeof *given); }
-/* Fills *plan with the outcome of the engine's plan `index` in the session's latest eng_selftest. ENG_USAGE: there is no such
- * plan. [session] [no allocation] */
+/* Fills *plan with the outcome of plan `index` in the session's latest eng_selftest. ENG_USAGE: there is none. [session] [no allocation] */
 ENG_API enum eng_status eng_selftest_plan(const struct eng_session *session, size_t index,
                                           struct eng_selftest_plan *plan, struct eng_error *error);
 

@@ -231,6 +231,59 @@ TEST(prompts_begin_where_earlier_ones_were)
     for (int f = 0; f < FAMILIES; f++) check_places(engines[f]);
 }
 
+/* ---- logits that are not finite ---- */
+
+/* A step of a sequence has no finite logits. A second sequence finds no page and no checkpoint beyond the tokens after which the first one had
+ * drawn, and gets the tokens that it gets by itself. Returns whether the first sequence had ended before that step. */
+static bool check_failure(struct eng_engine *engine, const struct request *request, const struct request *later,
+                          int failing_step)
+{
+    int32_t answer[LONGEST];
+    struct eng_session_options options;
+    struct eng_session *session = NULL;
+    struct status status = {0};
+    eng_session_options_init(&options);
+    test_expect_success(session_create(engine, &test_backend, &options, &session, &status), &status);
+    struct eng_sequence *sequence = create(session, request);
+    test_backend_settings.not_finite = failing_step;
+    submit(sequence, request, 0);
+    fables_finish(session);
+    const bool had_ended = test_backend_settings.not_finite > 0;
+    test_backend_settings.not_finite = 0;
+    const uint32_t drawn = (uint32_t)eng_sequence_poll(sequence, answer, LONGEST);
+    const bool failed = eng_sequence_end(sequence) == ENG_END_NOT_FINITE;
+    eng_sequence_destroy(&sequence);
+    assert_memory_equal(answer, request->answers[0], drawn * sizeof *answer);
+    const uint64_t found = run_first_turn(session, later);
+    if (failed) assert_in_range(found, 0, drawn ? request->counts[0] + drawn - 1 : 0);
+    if (!failed) assert_in_range(found, LEAST, later->counts[0]);
+    close_session(session);
+    return had_ended;
+}
+
+TEST(what_led_to_logits_that_are_not_finite_is_not_found)
+{
+    enum { PROMPT = 150, WANTED = 2 * PAGE + 4 };
+    static struct request request, later;
+    for (int f = 0; f < FAMILIES; f++) {
+        if (families[f].ranks > 1) continue;
+        struct eng_session *plain = open_session(engines[f], 0, false);
+        request = (struct request){.counts = {PROMPT, 0}, .wanted = WANTED};
+        some_tokens(5, request.prompts[0], PROMPT);
+        run_alone(plain, &request);
+        later = (struct request){.counts = {PROMPT + WANTED + 1, 0}, .wanted = 4};
+        memcpy(later.prompts[0], request.prompts[0], PROMPT * sizeof(int32_t));
+        memcpy(later.prompts[0] + PROMPT, request.answers[0], WANTED * sizeof(int32_t));
+        later.prompts[0][PROMPT + WANTED] = 7;
+        run_alone(plain, &later);
+        close_session(plain);
+        test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
+        int steps = 1;
+        while (!check_failure(engines[f], &request, &later, steps)) steps++;
+        assert_true(steps > WANTED);
+    }
+}
+
 /* ---- ends of answers ---- */
 
 /* How an answer comes to an end that no step before it has foreseen: by a stop token alone; where the sampler waits for masks of the

@@ -347,6 +347,69 @@ static void test_prompt_logprobs(enum runner runner, int32_t expected[SOUND][ANS
     eng_session_destroy(&session);
 }
 
+/* Tokens of the sequence's prompt that the cache had. */
+static uint64_t finish_cached(struct eng_session *session)
+{
+    struct eng_session_facts facts[2];
+    for (int i = 0; i < 2; i++) {
+        if (i) fables_finish(session);
+        eng_session_facts_init(&facts[i]);
+        CHECK(eng_session_get_facts(session, &facts[i], &error));
+    }
+    return facts[1].cached_tokens - facts[0].cached_tokens;
+}
+
+/* What led to such logits is computed again by the next sequence with the same tokens; pages from which finite ones came are found. */
+static void test_cache(enum runner runner)
+{
+    enum { PAGE = 16, MOST = FABLES_LARGEST_CHUNK + 2 * PAGE };
+    static const struct {
+        size_t count, place; /* of the prompt; where it has `token` */
+        int32_t token, prompt_logprobs;
+        uint32_t answer, found;
+    } cases[] = {
+        /* The page that the step fills; one of an earlier chunk, which no one had drawn after; a page that a decode step fills. */
+        {3 * PAGE, 3 * PAGE - 1, OVERFLOW_VALUES, 0, 0, 0},
+        {MOST - 1, 3, OVERFLOW_VALUES, 0, 0, 0},
+        {2 * PAGE - 2, 2 * PAGE - 3, OVERFLOW_FIRST, 0, 2, PAGE},
+        /* Rows of a prompt after which finite ones came. */
+        {2 * PAGE + 3, PAGE + 2, OVERFLOW_PLUS, -1, ANSWER, PAGE},
+    };
+    assert_int_equal(cpu_file.manifest.geometry.page_tokens, PAGE);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int32_t tokens[MOST + ANSWER];
+        struct eng_session *session = open_session(runner, FABLES_CONTEXT);
+        struct eng_sequence_options options;
+        struct eng_sequence *sequence = NULL;
+        const size_t count = cases[c].count;
+        fables_tokens(31, tokens, MOST);
+        tokens[cases[c].place] = cases[c].token;
+        eng_sequence_options_init(&options);
+        options.max_new_tokens = ANSWER;
+        options.flags = ENG_SEQUENCE_IGNORE_EOS;
+        options.prompt_logprobs = cases[c].prompt_logprobs;
+        CHECK(eng_sequence_create(session, &options, &sequence, &error));
+        CHECK(eng_sequence_submit(sequence, tokens, count, &error));
+        assert_int_equal(finish_cached(session), 0);
+        assert_int_equal(eng_sequence_poll(sequence, tokens + count, ANSWER), cases[c].answer);
+        assert_int_equal(eng_sequence_end(sequence), cases[c].answer == ANSWER ? ENG_END_LENGTH : ENG_END_NOT_FINITE);
+        eng_sequence_destroy(&sequence);
+        expect_all_free(session);
+
+        options.prompt_logprobs = 0;
+        CHECK(eng_sequence_create(session, &options, &sequence, &error));
+        tokens[count + cases[c].answer] = 300;
+        CHECK(eng_sequence_submit(sequence, tokens, count + cases[c].answer + 1, &error));
+        const uint64_t found = finish_cached(session);
+        if (found != cases[c].found)
+            fail_msg("%s, case %zu: %u tokens from the cache, expected %u", runner_names[runner], c, (unsigned)found,
+                     cases[c].found);
+        eng_sequence_destroy(&sequence);
+        expect_all_free(session);
+        eng_session_destroy(&session);
+    }
+}
+
 static void run_all(void **state)
 {
     const enum runner runner = *(const enum runner *)*state;
@@ -356,6 +419,7 @@ static void run_all(void **state)
     test_amid_a_prompt(runner, expected);
     test_slots(runner);
     test_prompt_logprobs(runner, expected);
+    test_cache(runner);
 }
 
 int main(int argc, char **argv)

@@ -176,6 +176,72 @@ TEST(a_prompt_with_a_known_beginning_is_not_computed_again)
     eng_session_destroy(&plain);
 }
 
+/* The count is that of the latest prompt. */
+TEST(tokens_of_prompts_from_the_cache_are_counted)
+{
+    enum { PAGE = 16, COUNT = 100, KNOWN = COUNT / PAGE * PAGE, TURN = 3 * PAGE };
+    struct request first = {.count = COUNT, .wanted = 4, .seed = 5};
+    struct eng_session *session = open_session(0, true);
+    struct eng_sequence *fork = NULL;
+    int32_t answer[LONGEST];
+    fables_tokens(58, first.prompt, first.count);
+    for (int round = 0; round < 2; round++) {
+        begin(session, &first);
+        assert_int_equal(eng_sequence_cached_tokens(first.sequence), 0);
+        fables_finish(session);
+        assert_int_equal(eng_sequence_cached_tokens(first.sequence), round ? KNOWN : 0);
+        assert_true(poll_request(&first, answer));
+    }
+    /* A conversation: what it has itself is not found again. Its second prompt is known from another one. */
+    struct eng_sequence_options options;
+    struct eng_sequence *talk[2] = {NULL};
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = 2 * PAGE - COUNT % PAGE + 1; /* so that all but the last token are in whole pages */
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP;
+    for (int i = 0; i < 2; i++) {
+        CHECK(eng_sequence_create(session, &options, &talk[i], &error));
+        for (int turn = 0; turn < 2; turn++) {
+            CHECK(eng_sequence_submit(talk[i], turn ? first.prompt + 1 : first.prompt, turn ? TURN : COUNT, &error));
+            fables_finish(session);
+            assert_int_equal(eng_sequence_poll(talk[i], answer, LONGEST), options.max_new_tokens);
+            /* The first token of a page is the last one that was drawn before. */
+            assert_int_equal(eng_sequence_cached_tokens(talk[i]), !turn ? KNOWN : i ? TURN / PAGE * PAGE - 1 : 0);
+        }
+    }
+    CHECK(eng_sequence_fork(talk[1], NULL, &fork, &error));
+    assert_int_equal(eng_sequence_cached_tokens(fork), TURN / PAGE * PAGE - 1);
+    CHECK(eng_sequence_submit(fork, first.prompt + 7, 5, &error));
+    fables_finish(session);
+    assert_int_equal(eng_sequence_cached_tokens(fork), 0);
+    assert_int_equal(eng_sequence_cached_tokens(NULL), 0);
+    eng_session_destroy(&session);
+}
+
+TEST(tokens_of_a_sequence_that_was_set_aside_count_once)
+{
+    enum { PROMPT = 100, ANSWER = 150, KNOWN = (PROMPT - 1) / 16 * 16 };
+    static struct request requests[3];
+    struct eng_session *session = open_session(FABLES_CONTEXT, true);
+    for (uint32_t i = 0; i < 3; i++) {
+        requests[i] = (struct request){.count = PROMPT, .wanted = i ? ANSWER : 1, .seed = i};
+        fables_tokens(59 + i / 2, requests[i].prompt, PROMPT);
+    }
+    int32_t answer[LONGEST];
+    begin(session, &requests[0]); /* the same prompt as the next */
+    fables_finish(session);
+    assert_true(poll_request(&requests[0], answer));
+    /* The younger of two that do not fit side by side knows its prompt from the first. */
+    begin(session, &requests[2]);
+    CHECK(eng_step(session, NULL, &error));
+    begin(session, &requests[1]);
+    fables_finish(session);
+    assert_in_range(facts_of(session).set_aside, 1, 100);
+    assert_int_equal(eng_sequence_cached_tokens(requests[1].sequence), KNOWN);
+    assert_int_equal(eng_sequence_cached_tokens(requests[2].sequence), 0);
+    assert_true(facts_of(session).cached_tokens > KNOWN); /* which counts tokens that are found again */
+    eng_session_destroy(&session);
+}
+
 TEST(what_begins_together_is_computed_once)
 {
     enum { TOGETHER = 4 };

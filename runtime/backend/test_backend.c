@@ -293,6 +293,8 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
     struct test_replay done = device->replays[0];
     assert_false(done.waits);
     if (!done.has_run) run(device, &done);
+    if (test_backend_settings.not_finite && !--test_backend_settings.not_finite)
+        for (uint64_t row = 0; row < device->out_rows; row++) done.next_tokens[row] = PLAN_NO_TOKEN;
     for (int i = 0; i + 1 < BACKEND_MOST_IN_FLIGHT; i++) device->replays[i] = device->replays[i + 1];
     device->replays[BACKEND_MOST_IN_FLIGHT - 1] = done;
     device->in_flight--;

@@ -19,7 +19,8 @@ enum test_backend_pace {
 struct test_backend_settings {
     enum test_backend_pace pace;
     int fail_submit, fail_sample, fail_wait, fail_logits; /* the n-th call from now fails; 0: none */
-    bool undivided;                                       /* no replay may stop before its sampler */
+    int not_finite; /* the n-th step that is waited for from now has no finite logits in any row; 0: none */
+    bool undivided; /* no replay may stop before its sampler */
     /* Ranks count from threads of their own. */
     _Atomic uint64_t submits, submits_ahead, submits_up_to_sampler, abandoned, waits;
     atomic_int alive; /* backends created and not destroyed */

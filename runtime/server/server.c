@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "formats/cli/cli_process.h"
 #include "runtime/server/server_exchange.h"
+#include "runtime/server/server_input.h"
 
 /* A request must arrive within this time, and the next one on the same connection, however slowly. */
 enum { RECEIVE_SECONDS = 30 };
@@ -62,6 +65,7 @@ static enum MHD_Result reply_error(struct server_exchange *exchange)
 {
     struct server_buffer out = {0};
     exchange->http = exchange->error.http;
+    server_input_rename(exchange->shape, &exchange->error);
     if (server_reply_error(&exchange->error, exchange->shape, &out))
         return queue_reply(exchange, "application/json", &out);
     server_buffer_free(&out);
@@ -346,8 +350,17 @@ static void client_left(void *context) { atomic_store((atomic_bool *)context, tr
 
 /* ---- the server ---- */
 
+/* The library closes its socket in some of its failures alone. `original`: a descriptor of the same socket. */
+static void close_if_open(int descriptor, int original)
+{
+    struct stat own, same;
+    if (fstat(descriptor, &own) == 0 && fstat(original, &same) == 0 && own.st_dev == same.st_dev &&
+        own.st_ino == same.st_ino)
+        close(descriptor);
+}
+
 /* The threads share the connections that are allowed. */
-static bool start_thread(struct server *server, size_t index)
+static bool start_thread(struct server *server, size_t index, struct status *status)
 {
     const struct server_options *options = &server->options;
     const uint64_t share = options->max_connections / options->http_threads;
@@ -355,7 +368,7 @@ static bool start_thread(struct server *server, size_t index)
     struct server_thread *thread = &server->threads[index];
     thread->server = server;
     const int listener = fcntl(options->listener, F_DUPFD_CLOEXEC, 0);
-    if (listener < 0) return false;
+    if (listener < 0) return status_fail_errno(status, STATUS_MACHINE, errno, "a descriptor of its socket");
     struct MHD_Daemon *daemon =
         MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, thread,
                          MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections,
@@ -363,7 +376,25 @@ static bool start_thread(struct server *server, size_t index)
                          (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, complete, server,
                          MHD_OPTION_NOTIFY_CONNECTION, watch_connection, thread, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
                          MHD_OPTION_END);
-    return daemon && server_thread_start(thread, daemon);
+    if (!daemon) {
+        close_if_open(listener, options->listener);
+        return status_fail(status, STATUS_MACHINE, "too few descriptors, or too little memory");
+    }
+    return server_thread_start(thread, daemon, status);
+}
+
+/* None of the threads receives anything before all of them are there: a request that waits could not be given up. */
+static bool start_threads(struct server *server, struct status *status)
+{
+    const uint64_t count = server->options.http_threads;
+    for (size_t i = 0; i < count; i++)
+        if (!start_thread(server, i, status))
+            return status_prefix(status,
+                                 "HTTP thread %zu of %" PRIu64 " cannot start; raise the limits of open files and of "
+                                 "processes (ulimit -n, ulimit -u), or lower --http-threads",
+                                 i + 1, count);
+    for (size_t i = 0; i < count; i++) server_thread_release(&server->threads[i]);
+    return true;
 }
 
 bool server_start(const struct server_options *options, struct server **server, struct status *status)
@@ -380,17 +411,12 @@ bool server_start(const struct server_options *options, struct server **server, 
     double receive = options->timeout < RECEIVE_SECONDS ? options->timeout : RECEIVE_SECONDS;
     made->peers = server_peers_create(receive, options->timeout + RECEIVE_SECONDS, client_left);
     made->threads = calloc(options->http_threads, sizeof *made->threads);
-    bool ok = made->peers && made->threads;
-    for (size_t i = 0; ok && i < options->http_threads; i++) ok = start_thread(made, i);
+    const bool ok = made->peers && made->threads ? start_threads(made, status)
+                                                 : status_fail(status, STATUS_MACHINE, "out of memory");
     close(options->listener); /* each thread has a descriptor of the socket */
-    if (ok) {
-        *server = made;
-        return true;
-    }
-    server_stop(&made);
-    return status_fail(status, STATUS_MACHINE,
-                       "the HTTP server cannot start its threads: too little memory or too few "
-                       "descriptors");
+    if (!ok) server_stop(&made);
+    *server = made;
+    return ok;
 }
 
 void server_check(struct server *server) { server_peers_check(server->peers); }

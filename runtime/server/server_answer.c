@@ -310,3 +310,13 @@ bool server_answer_finish(struct server_answer *answer, struct server_parts *par
     answer->held.size = answer->used = answer->space.size = 0;
     return ok;
 }
+
+bool server_answer_follow(struct server_answer *answer, const char *text, size_t size, bool *is_thought)
+{
+    struct server_parts parts = {0};
+    *is_thought = answer->state == SERVER_ANSWER_THOUGHT;
+    const bool ok = server_answer_push(answer, text, size, &parts);
+    *is_thought = *is_thought || answer->state == SERVER_ANSWER_THOUGHT;
+    server_parts_free(&parts);
+    return ok;
+}

@@ -310,4 +310,25 @@ TEST(test_refused_tools)
     server_tools_free(&tools);
 }
 
+TEST(test_tokens_of_reasoning)
+{
+    static const struct {
+        const char *text;
+        bool is_thought;
+    } tokens[] = {{"<th", false},    {"ink>", true}, {"I", true},      {" <look", true},  {"", true},
+                  {"</think", true}, {">", true},    {"Hello", false}, {"<think>", false}};
+    for (int in_thought = 0; in_thought < 2; in_thought++) {
+        struct server_dialect dialect = {0};
+        struct server_answer answer;
+        server_dialect_find("<think></think>", &dialect);
+        server_answer_begin(&answer, &dialect, NULL, in_thought);
+        for (size_t i = in_thought ? 2 : 0; i < sizeof tokens / sizeof *tokens; i++) {
+            bool is_thought;
+            assert_true(server_answer_follow(&answer, tokens[i].text, strlen(tokens[i].text), &is_thought));
+            assert_int_equal(is_thought, tokens[i].is_thought);
+        }
+        server_answer_free(&answer);
+    }
+}
+
 int main(void) { return test_run(); }

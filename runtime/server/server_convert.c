@@ -57,6 +57,13 @@ bool server_convert_label(const struct server_conversion *row, const json_t *val
     return json_is_string(value) || server_convert_wrong(error, row->field, "a string", value);
 }
 
+const char *server_convert_field(const struct server_conversion *rows, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rows[i].name ? rows[i].name : rows[i].field, name) == 0) return rows[i].field;
+    return NULL;
+}
+
 static bool is_neutral(const struct server_conversion *row, const json_t *value)
 {
     bool equal = false;

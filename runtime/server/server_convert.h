@@ -13,13 +13,16 @@ struct server_conversion {
     const char *field;
     /* Adds what the field means to `chat`; NULL: only the values below are taken. */
     bool (*convert)(const struct server_conversion *row, const json_t *value, json_t *chat, struct server_error *error);
-    const char *name;                                /* in `chat`, for server_convert_copy; NULL: the same */
+    const char *name; /* in `chat`, for server_convert_copy and for failures that are found there; NULL: the same */
     const char *neutral[SERVER_MOST_NEUTRAL_VALUES]; /* JSON: values that change nothing */
 };
 
 /* Converts all fields of a body but those that are null. A field without a row is refused. */
 bool server_convert(const json_t *body, const struct server_conversion *rows, size_t count, json_t *chat,
                     struct server_error *error);
+
+/* The field of which the field `name` of a chat is made; NULL: there is none. */
+const char *server_convert_field(const struct server_conversion *rows, size_t count, const char *name);
 
 bool server_convert_copy(const struct server_conversion *row, const json_t *value, json_t *chat,
                          struct server_error *error);

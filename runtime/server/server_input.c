@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_input.h"
 
+#include <string.h>
+
 #include "runtime/server/server_messages_read.h"
 #include "runtime/server/server_responses_read.h"
 
@@ -20,4 +22,16 @@ bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, b
     request->wants_thinking = thinks;
     request->echo_body = echo;
     return ok;
+}
+
+void server_input_rename(enum server_shape shape, struct server_error *error)
+{
+    const size_t size = strlen(error->param);
+    const char *own = shape == SERVER_MESSAGES    ? server_messages_field(error->param)
+                      : shape == SERVER_RESPONSES ? server_responses_field(error->param)
+                                                  : NULL;
+    if (!own || strcmp(own, error->param) == 0) return;
+    const struct server_error found = *error;
+    const bool is_named = strncmp(found.message, found.param, size) == 0 && found.message[size] == ':';
+    server_fail(error, found.http, found.code, own, "%s%s", is_named ? own : "", found.message + (is_named ? size : 0));
 }

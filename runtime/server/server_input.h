@@ -9,5 +9,7 @@
  * prompt are asked for. */
 bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, bool counts, const char *body,
                        size_t size, struct server_request *request, struct server_error *error);
+/* Gives the field that a failure names the name that it has in the API, where bodies are read as those of chats. */
+void server_input_rename(enum server_shape shape, struct server_error *error);
 
 #endif

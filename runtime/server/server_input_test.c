@@ -197,4 +197,37 @@ TEST(test_refused)
     server_request_free(&request);
 }
 
+TEST(test_names_of_fields)
+{
+    static const struct {
+        enum server_shape shape;
+        const char *param, *message, *own, *renamed;
+    } cases[] = {
+        {SERVER_RESPONSES, "max_completion_tokens", "max_completion_tokens: x", "max_output_tokens",
+         "max_output_tokens: x"},
+        {SERVER_RESPONSES, "messages", "messages: x", "input", "input: x"},
+        {SERVER_RESPONSES, "response_format", "a keyword", "text", "a keyword"},
+        {SERVER_RESPONSES, "temperature", "temperature: x", "temperature", "temperature: x"},
+        {SERVER_RESPONSES, "text", "text: x", "text", "text: x"},
+        {SERVER_RESPONSES, "", ": x", "", ": x"},
+        {SERVER_MESSAGES, "stop", "stop: x", "stop_sequences", "stop_sequences: x"},
+        {SERVER_MESSAGES, "stop", "stopping: x", "stop_sequences", "stopping: x"},
+        {SERVER_MESSAGES, "response_format", "a keyword", "output_config", "a keyword"},
+        {SERVER_MESSAGES, "messages", "messages: x", "messages", "messages: x"},
+        {SERVER_OPENAI, "messages", "messages: x", "messages", "messages: x"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        server_fail(&error, 400, "invalid_value", cases[i].param, "%s", cases[i].message);
+        server_input_rename(cases[i].shape, &error);
+        assert_string_equal(error.param, cases[i].own);
+        assert_string_equal(error.message, cases[i].renamed);
+        assert_true(error.http == 400 && error.code);
+    }
+    /* A message of the largest size. */
+    server_fail(&error, 400, NULL, "stop", "stop: %0600d", 1);
+    server_input_rename(SERVER_MESSAGES, &error);
+    assert_memory_equal(error.message, "stop_sequences: 0000", 20);
+    assert_true(strlen(error.message) < sizeof error.message);
+}
+
 int main(void) { return test_run(); }

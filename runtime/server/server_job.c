@@ -108,7 +108,7 @@ static bool check_prompt(const struct server_target *target, const struct server
     if (!alone && prompt->count + (max_new_tokens ? max_new_tokens : 1) > context)
         return server_fail(error, 400, "context_length_exceeded", param,
                            "the context of this model is %" PRIu32 " tokens; the prompt has %zu, and %" PRIu64
-                           " are requested for the answer; shorten the prompt or lower max_tokens",
+                           " are requested for the answer; shorten the prompt or ask for fewer tokens",
                            context, prompt->count, max_new_tokens ? max_new_tokens : 1);
     return server_job_check_tokens(target->facts, prompt, param, error);
 }
@@ -202,6 +202,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     choice->logprobs.top_count = (size_t)request->top_logprobs;
     choice->stop = (struct stop_strings){.strings = request->stops, .count = request->stop_count};
     if (request->endpoint == SERVER_EMBEDDING) return true;
+    if (job->voice && job->voice->dialect.thought) server_job_begin_answer(job, &choice->reader);
     if (eng_text_create(engine, request->skip_special && !job->voice ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text,
                         &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
@@ -340,6 +341,7 @@ void server_job_free(struct server_job *job)
 {
     for (size_t i = 0; i < job->choice_count; i++) {
         eng_text_destroy(&job->choices[i].text);
+        server_answer_free(&job->choices[i].reader);
         stop_strings_free(&job->choices[i].stop);
         server_buffer_free(&job->choices[i].out);
         server_logprobs_free(&job->choices[i].logprobs);
@@ -351,6 +353,25 @@ void server_job_free(struct server_job *job)
 }
 
 size_t server_job_prompt_of(const struct server_job *job, size_t choice) { return choice / job->request.n; }
+
+uint64_t server_job_tokens(const struct server_job *job, uint64_t *reasoning)
+{
+    uint64_t tokens = 0;
+    *reasoning = 0;
+    for (size_t i = 0; i < job->choice_count; i++) {
+        tokens += job->choices[i].tokens;
+        *reasoning += job->choices[i].reasoning_tokens;
+    }
+    return tokens;
+}
+
+uint64_t server_job_cached_tokens(const struct server_job *job)
+{
+    uint64_t tokens = 0;
+    /* Further choices of a prompt find it as the first one has left it. */
+    for (size_t i = 0; i < job->choice_count; i += job->request.n) tokens += job->choices[i].cached_tokens;
+    return tokens;
+}
 
 void server_job_begin_answer(const struct server_job *job, struct server_answer *answer)
 {

@@ -20,12 +20,14 @@ struct server_choice {
     /* Used by the thread that prepares the job, then by that of the model. */
     struct eng_text *text;
     struct stop_strings stop;
+    struct server_answer reader;   /* of the tokens so far, where some may be of reasoning; else PLAIN */
     double last_token;             /* time; 0: none */
     uint64_t characters, released; /* of the text so far, and of the part of it that has come to `out` */
     /* Under the lock of the model from submission on. */
     struct server_buffer out; /* text of the answer; a stream drops what it has sent */
     struct server_logprobs logprobs;
-    uint64_t tokens;
+    uint64_t tokens, reasoning_tokens; /* reasoning: with its markers */
+    uint64_t cached_tokens; /* of its prompt, from the prefix cache; does not change any more when there are tokens */
     enum server_finish finish;
 };
 
@@ -80,6 +82,11 @@ bool server_job_divide(const struct server_job *job, size_t choice, struct serve
 
 /* Index of the prompt of a choice. */
 size_t server_job_prompt_of(const struct server_job *job, size_t choice);
+
+/* Tokens of all of its answers so far, and those of their reasoning. */
+uint64_t server_job_tokens(const struct server_job *job, uint64_t *reasoning);
+/* Tokens of its prompts that the prefix cache had before the job. Requires: each prompt is computed. */
+uint64_t server_job_cached_tokens(const struct server_job *job);
 
 /* Converts the prompts of a request that are not tokens yet. */
 bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error);

@@ -40,10 +40,12 @@ static const char *reason_of(enum server_finish finish, size_t calls, const char
     return stop ? "stop_sequence" : "end_turn";
 }
 
+/* Input tokens are those that were not read from the cache. */
 static json_t *usage_of(const struct server_job *job, uint64_t generated)
 {
-    return json_pack("{s:I, s:I, s:i, s:i}", "input_tokens", (json_int_t)job->prompt_tokens, "output_tokens",
-                     (json_int_t)generated, "cache_creation_input_tokens", 0, "cache_read_input_tokens", 0);
+    const json_int_t cached = (json_int_t)server_job_cached_tokens(job), all = (json_int_t)job->prompt_tokens;
+    return json_pack("{s:I, s:I, s:i, s:I}", "input_tokens", all - cached, "output_tokens", (json_int_t)generated,
+                     "cache_creation_input_tokens", 0, "cache_read_input_tokens", cached);
 }
 
 /* ---- whole replies ---- */

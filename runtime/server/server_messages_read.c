@@ -375,7 +375,7 @@ static const struct server_conversion rows[] = {
     {"tools", .convert = convert_tools},
     {"tool_choice", .convert = convert_choice},
     {"thinking", .convert = convert_thinking},
-    {"output_config", .convert = convert_output},
+    {"output_config", .convert = convert_output, .name = "response_format"},
     {"cache_control", .convert = convert_cache},
     {"speed", .neutral = {"\"standard\""}},
     /* Not in bodies whose tokens are counted, from here on. */
@@ -400,6 +400,11 @@ static const json_t *budget_of(const json_t *body)
 }
 
 bool server_messages_wants_thinking(const json_t *body) { return json_is_integer(budget_of(body)); }
+
+const char *server_messages_field(const char *name)
+{
+    return server_convert_field(rows, sizeof rows / sizeof *rows, name);
+}
 
 bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error)
 {

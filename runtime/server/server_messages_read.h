@@ -11,5 +11,7 @@
 bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error);
 /* Whether the body asks for thinking with a budget. Requires: it was read. */
 bool server_messages_wants_thinking(const json_t *body);
+/* The field of a body of which the field `name` of a chat is made; NULL: there is none. */
+const char *server_messages_field(const char *name);
 
 #endif

@@ -268,14 +268,28 @@ static bool is_dropped(const struct server_model *model, const struct server_job
     return *kind == TOKEN_DROPPED;
 }
 
+static bool count_reasoning(struct server_choice *choice, const char *text, size_t size, struct eng_error *error)
+{
+    bool is_thought = false;
+    if (choice->reader.state != SERVER_ANSWER_PLAIN &&
+        !server_answer_follow(&choice->reader, text, size, &is_thought)) {
+        *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
+        return false;
+    }
+    choice->reasoning_tokens += is_thought;
+    return true;
+}
+
 static bool add_token(const struct server_model *model, const struct slot *slot, int32_t token, struct eng_error *error)
 {
     struct server_choice *choice = &slot->job->choices[slot->choice];
     const char *text;
     size_t size;
     if (!add_logprobs(slot, token, error)) return false;
-    if (is_dropped(model, slot->job, token)) return push_text(choice, "", 0, false, error);
-    return !eng_text_push(choice->text, token, &text, &size, error) && push_text(choice, text, size, false, error);
+    if (is_dropped(model, slot->job, token))
+        return count_reasoning(choice, "", 0, error) && push_text(choice, "", 0, false, error);
+    return !eng_text_push(choice->text, token, &text, &size, error) && count_reasoning(choice, text, size, error) &&
+           push_text(choice, text, size, false, error);
 }
 
 static bool finish_text(struct server_choice *choice, struct eng_error *error)
@@ -405,15 +419,17 @@ static void collect(struct server_model *model, double begin)
         struct slot *slot = &model->slots[i];
         struct eng_error error = {0};
         if (!slot->job) continue;
-        const uint64_t tokens = slot->job->choices[slot->choice].tokens;
+        struct server_choice *choice = &slot->job->choices[slot->choice];
+        const uint64_t tokens = choice->tokens;
+        if (!tokens) choice->cached_tokens = eng_sequence_cached_tokens(slot->sequence);
         slot->state = eng_sequence_state(slot->sequence);
         note_room(model, slot, tokens, begin);
         if (!take_tokens(model, slot, now, &error)) {
             server_fail_eng(&slot->job->failure, NULL, &error);
             fail_job(model, slot->job, SERVER_FINISH_ERROR);
-        } else if (slot->state == ENG_STATE_DONE || slot->job->choices[slot->choice].stop.found) {
+        } else if (slot->state == ENG_STATE_DONE || choice->stop.found) {
             finish_choice(model, slot);
-        } else if (slot->job->choices[slot->choice].tokens != tokens) {
+        } else if (choice->tokens != tokens) {
             wake(slot->job);
         }
     }

@@ -126,10 +126,13 @@ bool server_reply_text(const char *text, size_t size, struct server_buffer *out)
 
 static json_t *usage_object(const struct server_job *job)
 {
-    uint64_t tokens = 0;
-    for (size_t i = 0; i < job->choice_count; i++) tokens += job->choices[i].tokens;
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)job->prompt_tokens, "completion_tokens",
-                     (json_int_t)tokens, "total_tokens", (json_int_t)(job->prompt_tokens + tokens));
+    uint64_t reasoning;
+    const uint64_t tokens = server_job_tokens(job, &reasoning);
+    json_t *details = job->request.is_chat ? json_pack("{s:I}", "reasoning_tokens", (json_int_t)reasoning) : NULL;
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:o*}", "prompt_tokens", (json_int_t)job->prompt_tokens,
+                     "completion_tokens", (json_int_t)tokens, "total_tokens", (json_int_t)(job->prompt_tokens + tokens),
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)server_job_cached_tokens(job),
+                     "completion_tokens_details", details);
 }
 
 /* Everything before the choices. */

@@ -88,6 +88,9 @@ static void make_job(bool is_chat)
     choices[0].tokens = 1;
     choices[0].finish = SERVER_FINISH_STOP;
     choices[1].tokens = 4;
+    choices[0].cached_tokens = 2;
+    choices[1].reasoning_tokens = 1;
+    choices[1].cached_tokens = 3; /* of the same prompt, which the first choice has computed */
     choices[1].finish = SERVER_FINISH_LENGTH;
 }
 
@@ -104,7 +107,7 @@ TEST(test_whole_answers)
            "logprobs':null,"
            "'finish_reason':'stop'},{'index':1,'text':'','logprobs':null,'finish_reason':'length'}],'usage':{'prompt_"
            "tokens':3,"
-           "'completion_tokens':5,'total_tokens':8}}");
+           "'completion_tokens':5,'total_tokens':8,'prompt_tokens_details':{'cached_tokens':2}}}");
     free_job();
     make_job(true);
     assert_true(server_reply_job("m", NULL, &job, &out));
@@ -114,7 +117,8 @@ TEST(test_whole_answers)
         "'content':'one','refusal':null},'logprobs':null,'finish_reason':'stop'},{'index':1,'message':{'role':'"
         "assistant','content':'',"
         "'refusal':null},'logprobs':null,'finish_reason':'length'}],'usage':{'prompt_tokens':3,'completion_tokens':5,"
-        "'total_tokens':8}}");
+        "'total_tokens':8,'prompt_tokens_details':{'cached_tokens':2},'completion_tokens_details':{'reasoning_tokens':"
+        "1}}}");
     free_job();
 }
 

@@ -124,10 +124,12 @@ static json_t *output_of(const struct server_response_items *items, const struct
 
 static json_t *usage_of(const struct server_job *job)
 {
-    const json_int_t in = (json_int_t)job->prompt_tokens, out = (json_int_t)job->choices[0].tokens;
-    return json_pack("{s:I, s:{s:i, s:i}, s:I, s:{s:i}, s:I}", "input_tokens", in, "input_tokens_details",
-                     "cached_tokens", 0, "cache_write_tokens", 0, "output_tokens", out, "output_tokens_details",
-                     "reasoning_tokens", 0, "total_tokens", in + out);
+    uint64_t reasoning;
+    const json_int_t in = (json_int_t)job->prompt_tokens, out = (json_int_t)server_job_tokens(job, &reasoning);
+    return json_pack("{s:I, s:{s:I, s:i}, s:I, s:{s:I}, s:I}", "input_tokens", in, "input_tokens_details",
+                     "cached_tokens", (json_int_t)server_job_cached_tokens(job), "cache_write_tokens", 0,
+                     "output_tokens", out, "output_tokens_details", "reasoning_tokens", (json_int_t)reasoning,
+                     "total_tokens", in + out);
 }
 
 /* Takes the reference of `output`. NONE: the answer is not complete. */

@@ -327,13 +327,13 @@ static bool convert_top_logprobs(const struct server_conversion *row, const json
 
 static const struct server_conversion rows[] = {
     {"model", .convert = server_convert_copy},
-    {"input", .convert = convert_input},
+    {"input", .convert = convert_input, .name = "messages"},
     {"instructions", .convert = convert_instructions},
     {"tools", .convert = convert_tools},
     {"tool_choice", .convert = convert_choice},
     {"parallel_tool_calls", .convert = server_convert_copy},
-    {"text", .convert = convert_text},
-    {"reasoning", .convert = convert_reasoning},
+    {"text", .convert = convert_text, .name = "response_format"},
+    {"reasoning", .convert = convert_reasoning, .name = "reasoning_effort"},
     {"max_output_tokens", .convert = server_convert_copy, .name = "max_completion_tokens"},
     {"temperature", .convert = server_convert_copy},
     {"top_p", .convert = server_convert_copy},
@@ -387,6 +387,11 @@ static json_t *make_echo(const json_t *body)
     if (ok) return echo;
     json_decref(echo);
     return NULL;
+}
+
+const char *server_responses_field(const char *name)
+{
+    return server_convert_field(rows, sizeof rows / sizeof *rows, name);
 }
 
 bool server_responses_read(const json_t *body, json_t **chat, json_t **echo, struct server_error *error)

@@ -9,5 +9,7 @@
 
 /* *chat, and *echo with the fields of a response that repeat the request, are owned by the caller, NULL after a failure. */
 bool server_responses_read(const json_t *body, json_t **chat, json_t **echo, struct server_error *error);
+/* The field of a body of which the field `name` of a chat is made; NULL: there is none. */
+const char *server_responses_field(const char *name);
 
 #endif

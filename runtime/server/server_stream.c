@@ -36,6 +36,7 @@ struct news {
     size_t index; /* of the choice */
     struct server_buffer text;
     struct server_logprobs logprobs;
+    bool has_prompt;           /* its prompt is computed */
     enum server_finish finish; /* NONE: it goes on */
     const char *stop;          /* the stop string before which it has ended */
 };
@@ -75,19 +76,27 @@ static bool print_end(struct server_stream *stream, const struct server_model *m
     }
 }
 
+/* Whether the event with which a choice begins has all that it says. */
+static bool can_begin(const struct server_job *job, const struct news *news, const struct server_parts *parts)
+{
+    switch (job->request.shape) {
+    case SERVER_MESSAGES: return news->has_prompt; /* how much of it the cache had */
+    case SERVER_RESPONSES: return true;
+    default: return parts->count || news->logprobs.count || news->finish; /* a chunk has something to say */
+    }
+}
+
 static bool print_news(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
                        const struct news *news, struct server_buffer *out)
 {
     struct server_answer *answer = &stream->answers[news->index];
     struct server_parts parts = {0};
     const size_t calls = answer->calls;
-    /* Only a chunk of a chat says nothing until there is something to say. */
-    const bool is_chunk = job->request.shape == SERVER_OPENAI;
     /* Log-probabilities are divided with the text of their tokens. */
     const bool by_token = job->request.shape == SERVER_RESPONSES && job->request.wants_logprobs;
     bool ok = by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
                            (!news->finish || server_answer_finish(answer, &parts)));
-    if (ok && !stream->begun[news->index] && (!is_chunk || parts.count || news->logprobs.count || news->finish)) {
+    if (ok && !stream->begun[news->index] && can_begin(job, news, &parts)) {
         stream->begun[news->index] = true;
         ok = print_begin(stream, model, job, news->index, out);
     }
@@ -107,6 +116,7 @@ static bool next_of_choice(struct server_stream *stream, struct server_model *mo
     /* Taken as a whole, so that the lock is not held while events are made. */
     server_model_lock(model);
     news.text = choice->out;
+    news.has_prompt = choice->tokens || choice->finish;
     if (finished_well(choice->finish)) {
         news.finish = choice->finish;
         news.stop = stop_strings_found(&choice->stop);

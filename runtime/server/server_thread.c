@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_thread.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -21,9 +22,20 @@ static int milliseconds_to_wait(struct server_thread *thread)
     return wait < INT_MAX ? (int)wait : INT_MAX;
 }
 
+static void wait_for_release(struct server_thread *thread)
+{
+    struct pollfd entry = {.fd = thread->wakes, .events = POLLIN};
+    eventfd_t count;
+    while (!atomic_load(&thread->released) && !atomic_load(&thread->stopping)) {
+        poll(&entry, 1, -1);
+        eventfd_read(thread->wakes, &count);
+    }
+}
+
 static void *run(void *context)
 {
     struct server_thread *thread = context;
+    wait_for_release(thread);
     const int events = MHD_get_daemon_info(thread->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     struct pollfd entries[] = {{.fd = events, .events = POLLIN}, {.fd = thread->wakes, .events = POLLIN}};
     eventfd_t count;
@@ -38,17 +50,25 @@ static void *run(void *context)
     return NULL;
 }
 
-bool server_thread_start(struct server_thread *thread, struct MHD_Daemon *daemon)
+bool server_thread_start(struct server_thread *thread, struct MHD_Daemon *daemon, struct status *status)
 {
     thread->daemon = daemon;
     thread->is_listening = true;
     thread->wakes = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     thread->has_wakes = thread->wakes >= 0;
-    thread->has_thread = thread->has_wakes && pthread_create(&thread->thread, NULL, run, thread) == 0;
-    return thread->has_thread;
+    if (!thread->has_wakes) return status_fail_errno(status, STATUS_MACHINE, errno, "eventfd");
+    const int failure = pthread_create(&thread->thread, NULL, run, thread);
+    thread->has_thread = !failure;
+    return !failure || status_fail_errno(status, STATUS_MACHINE, failure, "pthread_create");
 }
 
 void server_thread_wake(struct server_thread *thread) { eventfd_write(thread->wakes, 1); }
+
+void server_thread_release(struct server_thread *thread)
+{
+    atomic_store(&thread->released, true);
+    server_thread_wake(thread);
+}
 
 void server_thread_drain(struct server_thread *thread)
 {

@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "formats/base/status.h"
+
 /* The daemon's three, its listening socket among them, and `wakes`. */
 enum { SERVER_THREAD_DESCRIPTORS = 4 };
 
@@ -21,12 +23,13 @@ struct server_thread {
     int wakes; /* descriptor of an event */
     bool has_thread, has_wakes, is_listening;
     bool has_room; /* a connection was closed: the daemon has to run once more to listen again */
-    atomic_bool draining, stopping;
+    atomic_bool released, draining, stopping;
 };
 
-/* Requires: a thread of zeros but for `server`; a daemon with MHD_USE_EPOLL, without a thread and with a listening socket of
- * its own. Takes the daemon. Call server_thread_stop after a failure, too. */
-bool server_thread_start(struct server_thread *thread, struct MHD_Daemon *daemon);
+/* The thread accepts no connection before server_thread_release. Requires: a thread of zeros but for `server`; a daemon with MHD_USE_EPOLL,
+ * without a thread and with a listening socket of its own. Takes the daemon. Call server_thread_stop after a failure, too. */
+bool server_thread_start(struct server_thread *thread, struct MHD_Daemon *daemon, struct status *status);
+void server_thread_release(struct server_thread *thread);
 
 /* From any thread, after MHD_resume_connection. */
 void server_thread_wake(struct server_thread *thread);

@@ -68,6 +68,8 @@ static bool copy_tokens(const struct eng_sequence *source, struct eng_sequence *
     memcpy(fork->tokens, source->tokens, source->count * sizeof *fork->tokens);
     fork->count = fork->polled = source->count;
     fork->prompt_end = source->prompt_end;
+    fork->reached = source->reached;
+    fork->cached = source->cached;
     if (source->state == ENG_STATE_DONE) return true; /* the next answer begins anew */
     if (!sequence_check_room(fork, function, status)) return false;
     if (fork->grammar) return follow_grammar(fork, status);
@@ -91,7 +93,8 @@ static bool take_slot(const struct eng_sequence *source, struct eng_sequence *fo
     }
     fork->slot = slot;
     fork->computed = source->computed;
-    fork->is_restored = source->is_restored;
+    fork->sound = source->sound;
+    fork->is_private = source->is_private;
     fork->blocks = source->blocks;
     fork->block = source->block;
     fork->checkpoint = source->checkpoint;

@@ -107,18 +107,16 @@ static int32_t *tokens_of(const struct page_pool *pool, int32_t block)
     return pool->tokens + (size_t)block * pool->page_tokens;
 }
 
-static void forget(struct page_pool *pool, int32_t block)
+/* Its pages stay where they are. */
+static void leave_cache(struct page_pool *pool, int32_t block)
 {
     struct page_block *own = &pool->blocks[block];
     int32_t *at = bucket_of(pool, own->before, tokens_of(pool, block));
     while (*at != block) at = &pool->blocks[*at].next;
     *at = own->next;
     own->number = 0;
-    for (uint32_t g = 0; g < pool->groups; g++) {
-        const int32_t page = pool->members[(size_t)block * pool->groups + g];
-        pool->block_of[page] = PAGE_POOL_NONE;
-        pool->free[pool->free_count++] = page;
-    }
+    for (uint32_t g = 0; g < pool->groups; g++)
+        pool->block_of[pool->members[(size_t)block * pool->groups + g]] = PAGE_POOL_NONE;
 }
 
 int32_t page_pool_find(const struct page_pool *pool, uint64_t before, const int32_t *tokens)
@@ -158,6 +156,12 @@ uint64_t page_pool_keep(struct page_pool *pool, uint64_t before, const int32_t *
     return pool->last_number;
 }
 
+void page_pool_forget(struct page_pool *pool, int32_t page)
+{
+    const int32_t block = pool->block_of[page];
+    if (block != PAGE_POOL_NONE) leave_cache(pool, block);
+}
+
 /* ---- pages ---- */
 
 uint64_t page_pool_evict(struct page_pool *pool)
@@ -165,7 +169,9 @@ uint64_t page_pool_evict(struct page_pool *pool)
     const int32_t block = pool->oldest;
     const uint64_t number = page_pool_number(pool, block);
     leave_idle(pool, block);
-    forget(pool, block);
+    leave_cache(pool, block);
+    for (uint32_t g = 0; g < pool->groups; g++)
+        pool->free[pool->free_count++] = pool->members[(size_t)block * pool->groups + g];
     return number;
 }
 

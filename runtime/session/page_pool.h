@@ -61,5 +61,7 @@ const int32_t *page_pool_hold(struct page_pool *pool, int32_t block);
 /* Puts the pages [groups], which hold these tokens, into the cache, unless it has such a block. Returns the number of that block.
  * Requires: one slot holds the pages, and no step writes to them any more. */
 uint64_t page_pool_keep(struct page_pool *pool, uint64_t before, const int32_t *tokens, const int32_t *pages);
+/* The block that the page belongs to, if it is in the cache, is not found any more. Requires: a slot holds the page. */
+void page_pool_forget(struct page_pool *pool, int32_t page);
 
 #endif

@@ -84,6 +84,14 @@ static void begin(struct fixture *f, struct holder *holder, uint32_t *found)
     }
 }
 
+/* Another holder may have the block, too, or have made it, and it may have left the cache before. */
+static void forget(struct fixture *f, int32_t page)
+{
+    page_pool_forget(&f->pool, page);
+    assert_int_equal(f->pool.block_of[page], PAGE_POOL_NONE);
+    check_pool(f);
+}
+
 TEST(blocks_are_found_by_the_whole_text_before_them)
 {
     static struct fixture f;
@@ -92,6 +100,8 @@ TEST(blocks_are_found_by_the_whole_text_before_them)
     assert_true(page_pool_open(&f.pool, PAGES, GROUPS, PAGE_TOKENS, true));
     for (int step = 0; step < 20000; step++) {
         struct holder *holder = &f.holders[test_random(&f.random) % HOLDERS];
+        if (holder->holds && holder->blocks && test_random(&f.random) % 4 == 0)
+            forget(&f, holder->pages[test_random(&f.random) % holder->blocks][test_random(&f.random) % GROUPS]);
         if (holder->holds) let_go(&f, holder);
         if (test_random(&f.random) % 4) begin(&f, holder, &found), taken += holder->blocks;
         check_pool(&f);
@@ -121,6 +131,32 @@ TEST(the_least_recently_used_block_goes_first)
     assert_true(page_pool_find(&pool, page_pool_root(0), texts[2]) != PAGE_POOL_NONE);
     /* Other rotary frequencies, other pages. */
     assert_int_equal(page_pool_find(&pool, page_pool_root(1), texts[0]), PAGE_POOL_NONE);
+    page_pool_close(&pool);
+}
+
+TEST(a_block_that_is_forgotten_is_found_no_more)
+{
+    struct page_pool pool;
+    static const int32_t text[PAGE_TOKENS] = {1, 1};
+    int32_t pages[GROUPS];
+    assert_true(page_pool_open(&pool, 2 * GROUPS, GROUPS, PAGE_TOKENS, true));
+    for (int g = 0; g < GROUPS; g++) pages[g] = page_pool_take(&pool);
+    page_pool_keep(&pool, page_pool_root(0), text, pages);
+    page_pool_hold(&pool, page_pool_find(&pool, page_pool_root(0), text)); /* by a second slot */
+    page_pool_forget(&pool, pages[GROUPS - 1]);
+    page_pool_forget(&pool, pages[GROUPS - 1]); /* it is not in the cache any more */
+    assert_int_equal(page_pool_find(&pool, page_pool_root(0), text), PAGE_POOL_NONE);
+    for (int g = 0; g < GROUPS; g++) page_pool_drop(&pool, pages[g]);
+    assert_int_equal(pool.free_count, GROUPS); /* the second slot has them */
+    /* Computed again by another slot, the text is known again. */
+    int32_t others[GROUPS];
+    for (int g = 0; g < GROUPS; g++) others[g] = page_pool_take(&pool);
+    page_pool_keep(&pool, page_pool_root(0), text, others);
+    assert_int_equal(page_pool_find(&pool, page_pool_root(0), text), others[0]);
+    for (int g = 0; g < GROUPS; g++) page_pool_drop(&pool, pages[g]);
+    assert_int_equal(pool.free_count, GROUPS);
+    for (int g = 0; g < GROUPS; g++) page_pool_drop(&pool, others[g]);
+    assert_int_equal(pool.idle_count, GROUPS);
     page_pool_close(&pool);
 }
 

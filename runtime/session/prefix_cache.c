@@ -99,11 +99,25 @@ uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t p
 void sequence_begin_blocks(struct eng_sequence *sequence)
 {
     const struct eng_session *session = sequence->session;
-    sequence->blocks = sequence->checkpoint = sequence->branch = 0;
+    sequence->blocks = sequence->checkpoint = sequence->branch = sequence->sound = 0;
     sequence->block = root_of(sequence);
     if (session->checkpointing && sequence->count)
         sequence->branch = whole_pages(session, checkpoints_common(&session->checkpoints, sequence->block,
                                                                    sequence->tokens, sequence->count - 1));
+}
+
+static void reach(struct eng_sequence *sequence)
+{
+    if (sequence->computed > sequence->reached) sequence->reached = sequence->computed;
+}
+
+/* It has gone on from the token at index `from` with tokens of the cache. */
+static void count_cached(struct eng_sequence *sequence, uint32_t from)
+{
+    sequence->session->cached_tokens += sequence->computed - from;
+    if (sequence->computed > sequence->reached)
+        sequence->cached += sequence->computed - (from > sequence->reached ? from : sequence->reached);
+    reach(sequence);
 }
 
 /* Goes on from the longest checkpoint, if that is further than where it is. */
@@ -134,7 +148,7 @@ static void use_checkpoint(struct eng_sequence *sequence)
     sequence->computed = sequence->checkpoint = checkpoint->count;
     sequence->blocks = session->pool.groups ? checkpoint->count / page : 0;
     sequence->block = number;
-    session->cached_tokens += sequence->computed - before;
+    count_cached(sequence, before);
     checkpoints_touch(&session->checkpoints, checkpoint);
 }
 
@@ -142,7 +156,7 @@ void sequence_use_cache(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     const uint32_t page = page_tokens(session), computed = sequence->computed;
-    if (!session->caches || sequence->is_restored) return;
+    if (!session->caches || sequence->is_private) return;
     if (session->checkpointing) {
         use_checkpoint(sequence);
         return;
@@ -155,8 +169,10 @@ void sequence_use_cache(struct eng_sequence *sequence)
         slots_hold_block(session, sequence->slot, sequence->blocks++, block);
         sequence->computed += page;
     }
-    session->cached_tokens += sequence->computed - computed;
+    count_cached(sequence, computed);
 }
+
+uint32_t eng_sequence_cached_tokens(const struct eng_sequence *sequence) { return sequence ? sequence->cached : 0; }
 
 /* ---- making checkpoints ---- */
 
@@ -233,18 +249,33 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
     struct eng_session *session = sequence->session;
     const uint32_t page = page_tokens(session);
     sequence->computed += count;
-    if (!session->caches || sequence->is_restored) return;
+    reach(sequence);
+    if (!session->caches || sequence->is_private) return;
     for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++)
         sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
                                            sequence->tokens + (size_t)sequence->blocks * page);
     if (session->checkpointing) make_checkpoints(sequence);
 }
 
+void sequence_leave_cache(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    struct checkpoints *checkpoints = &session->checkpoints;
+    struct session_checkpoint *last;
+    if (!session->caches || sequence->is_private) return;
+    sequence->is_private = true;
+    for (uint32_t i = sequence->sound / page_tokens(session); i < sequence->blocks; i++)
+        slots_forget_block(session, sequence->slot, i);
+    while ((last = checkpoints_find(checkpoints, root_of(sequence), sequence->tokens, sequence->computed)) &&
+           last->count > sequence->sound)
+        checkpoints_drop(checkpoints, last);
+}
+
 void sequence_leave_checkpoint(struct eng_sequence *sequence)
 {
     const struct eng_session *session = sequence->session;
     struct status ignored = {0};
-    if (!session->checkpointing || sequence->is_restored || sequence->slot == SESSION_NO_SLOT) return;
+    if (!session->checkpointing || sequence->is_private || sequence->slot == SESSION_NO_SLOT) return;
     if (!session_usable(session, &ignored)) return;
     make_checkpoint(sequence, whole_pages(session, sequence->computed), least_distance(session));
 }
@@ -254,7 +285,7 @@ uint32_t sequence_rest(const struct eng_sequence *sequence)
     const struct eng_session *session = sequence->session;
     const uint32_t computed = sequence->computed;
     uint32_t end = prompt_rows_before(sequence);
-    if (!session->checkpointing || !session->geometry->recurrent_bytes || sequence->is_restored) return end - computed;
+    if (!session->checkpointing || !session->geometry->recurrent_bytes || sequence->is_private) return end - computed;
     struct place places[PLACES];
     find_places(sequence, places);
     for (int i = 0; i < PLACES; i++)
@@ -272,7 +303,7 @@ bool sequence_awaits(const struct eng_sequence *sequence, struct eng_sequence *o
     const struct eng_session *session = sequence->session;
     const uint32_t most = (sequence->count < other->count ? sequence->count : other->count) - 1;
     uint32_t common = 0;
-    if (!session->caches || sequence->is_restored || other->is_restored || root_of(sequence) != root_of(other))
+    if (!session->caches || sequence->is_private || other->is_private || root_of(sequence) != root_of(other))
         return false;
     while (common < most && sequence->tokens[common] == other->tokens[common]) common++;
     common = whole_pages(session, common);

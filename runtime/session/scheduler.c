@@ -328,12 +328,12 @@ static bool waits_for_page(const struct eng_session *session, const struct eng_s
     const uint32_t page = (uint32_t)session->geometry->page_tokens, computed = sequence->computed;
     for (uint32_t p = first; session->checkpointing && p < count; p++)
         if (sequence_awaits(sequence, session->part_sequence[p])) return true;
-    if (session->checkpointing || !session->caches || sequence->is_restored || computed != sequence->blocks * page ||
+    if (session->checkpointing || !session->caches || sequence->is_private || computed != sequence->blocks * page ||
         computed + page >= sequence->count)
         return false;
     for (uint32_t p = first; p < count; p++) {
         const struct eng_sequence *other = session->part_sequence[p];
-        if (!other->is_restored && other->block == sequence->block && other->count >= computed + page &&
+        if (!other->is_private && other->block == sequence->block && other->count >= computed + page &&
             memcmp(other->tokens + computed, sequence->tokens + computed, page * sizeof *other->tokens) == 0)
             return true;
     }
@@ -594,6 +594,10 @@ static bool read_part(struct eng_sequence *sequence, const struct replay_part *p
              !(logits = replay_logits(session, row + i, 1, status))) ||
             (prompt_rows_has_hidden(sequence) && !(hidden = replay_hidden(session, row + i, 1, status))))
             return false;
+        if (drawn[i] == PLAN_NO_TOKEN)
+            sequence_leave_cache(sequence);
+        else
+            sequence->sound = sequence->computed + i + 1;
         prompt_rows_read(sequence, logits, hidden);
     }
     return true;

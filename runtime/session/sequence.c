@@ -195,7 +195,10 @@ static void finish(struct eng_sequence *sequence, enum eng_end end)
     kept_free(sequence);
     if (sequence->state == ENG_STATE_PREFILL || sequence->state == ENG_STATE_DECODE) leave_active(sequence);
     if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP)) {
-        if (end != ENG_END_NOT_FINITE) sequence_leave_checkpoint(sequence);
+        if (end == ENG_END_NOT_FINITE)
+            sequence_leave_cache(sequence);
+        else
+            sequence_leave_checkpoint(sequence);
         free_slot(sequence);
     }
     sequence->state = ENG_STATE_DONE;
@@ -262,6 +265,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
         finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
         return;
     }
+    sequence->sound = sequence->computed;
     drafts_learn(sequence, token);
     sequence->tokens[sequence->count++] = token;
     sequence->drawn_step = sequence->session->steps;
@@ -351,11 +355,12 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->end = ENG_END_NONE;
     created->slot = SESSION_NO_SLOT;
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
+    created->reached = created->cached = 0;
     created->drawn_step = 0;
     drafts_begin(created);
     draft_engine_begin(created);
     created->mask = MASK_ALL;
-    created->is_restored = created->has_news = false;
+    created->is_private = created->has_news = false;
     created->logits = created->hidden = NULL;
     *sequence = created;
     return true;
@@ -374,7 +379,7 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
 void sequence_restored(struct eng_sequence *sequence, uint32_t computed)
 {
     sequence_begin_blocks(sequence);
-    sequence->is_restored = true;
+    sequence->is_private = true;
     sequence_computed(sequence, computed);
     sequence->flags |= ENG_SEQUENCE_KEEP;
     sequence->state = ENG_STATE_DONE;
@@ -474,6 +479,8 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
         return report_status(&status, error);
     struct eng_session *session = sequence->session;
     memcpy(sequence->tokens + sequence->count, tokens, count * sizeof *tokens);
+    sequence->reached = sequence->count;
+    sequence->cached = 0;
     sequence->count += (uint32_t)count;
     sequence->prompt_end = sequence->polled = sequence->count;
     sequence->end = ENG_END_NONE;

@@ -93,7 +93,10 @@ struct eng_sequence {
     int32_t *tokens;   /* [max_context + 1]: prompts and answers in order, then a draft */
     uint32_t count;    /* tokens so far */
     uint32_t computed; /* tokens that are in the KV pages */
-    bool is_restored;  /* its pages came from a file: others do not use them */
+    uint32_t sound;    /* part of those: the first ones, from which finite logits came */
+    uint32_t reached;  /* most of them so far, and at least the tokens before the latest prompt */
+    uint32_t cached;   /* tokens of the latest prompt that came from the cache */
+    bool is_private;   /* others do not use its pages: they came from a file, or its logits were not finite */
     struct session_kept kept;
     uint32_t blocks;       /* whole pages of them that the cache knows */
     uint64_t block;        /* number of the last of those, or of the empty text */
@@ -255,6 +258,8 @@ bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uin
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
+/* The slot's pages at `index` leave the cache: page_pool_forget. */
+void slots_forget_block(struct eng_session *session, int32_t slot, uint32_t index);
 /* Makes a checkpoint of the slot's first `count` tokens, which are whole blocks and one at least, as checkpoints_add. False: the slot's
  * pages or state have lost what it needs, or no room is left. Requires: `count` is beyond a checkpoint that the slot used, and nothing
  * is in flight but one decode step. */
@@ -436,6 +441,9 @@ void sequence_use_cache(struct eng_sequence *sequence);
 uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t pages);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
 void sequence_computed(struct eng_sequence *sequence, uint32_t count);
+/* Its logits are not finite: what it has computed, or found in the cache, since they last were is not found any more, and nothing of it
+ * is from now on. Requires: it has a slot. */
+void sequence_leave_cache(struct eng_sequence *sequence);
 /* Makes a last checkpoint, if that is of use. Called before its slot is given back. */
 void sequence_leave_checkpoint(struct eng_sequence *sequence);
 /* Uncomputed tokens up to the place where its next step must end: of its tokens or, with recurrent state, of a checkpoint. */

@@ -10,6 +10,7 @@ import anthropic
 from client_watch import Watch
 
 HELLO = [{"role": "user", "content": "Hello"}]
+PAGE = 16  # tokens of a prompt that the cache has or has not
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {
     "type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}}, "required": ["place"], "additionalProperties": False}}
 SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
@@ -39,6 +40,11 @@ def refused(kind, call, name, word):
         check(False, "not refused", kind)
 
 
+def inputs(usage):
+    """All tokens of a prompt."""
+    return usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+
+
 def whole():
     options = {"model": "chat", "messages": HELLO, "max_tokens": 10, "system": "Be brief.", "extra_body": {"temperature": 0}}
     message = client.messages.create(**options)
@@ -49,12 +55,13 @@ def whole():
         pieces = list(stream.text_stream)
         final = stream.get_final_message()
     check("".join(pieces) == text and final.content[0].text == text and final.stop_reason == "max_tokens", final)
-    check(final.usage.output_tokens == 10 and final.usage.input_tokens == message.usage.input_tokens, final)
+    check(final.usage.output_tokens == 10 and inputs(final.usage) == inputs(message.usage), final)
+    check(final.usage.cache_read_input_tokens == (inputs(final.usage) - 1) // PAGE * PAGE > 0, final)
     stopped = client.messages.create(**options, stop_sequences=[text[3:6]])
     check(stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == text[3:6], stopped)
     check(stopped.content[0].text == text[:3], stopped)
     counted = client.messages.count_tokens(model="chat", messages=HELLO, system="Be brief.")
-    check(counted.input_tokens == message.usage.input_tokens, counted)
+    check(counted.input_tokens == inputs(message.usage), counted)
 
 
 def tools():

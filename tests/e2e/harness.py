@@ -54,6 +54,7 @@ ENGRUN = os.path.join(BUILT, "runtime", "engrun")
 ENGBENCH = os.path.join(BUILT, "runtime", "engbench")
 ENGINFO = os.path.join(BUILT, "runtime", "enginfo")
 ENGSERVE = os.path.join(BUILT, "runtime", "engserve")
+ENGSERVE_TSAN = os.path.join(BUILT, "tests", "engserve_tsan")  # under ThreadSanitizer
 LIBENG = os.path.join(BUILT, "runtime", "libeng.so")
 MAKE_CHECKPOINT = os.path.join(BUILT, "tests", "make_checkpoint")
 LIBFAULTS = os.path.join(BUILT, "tests", "libfaults.so")

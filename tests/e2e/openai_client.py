@@ -11,6 +11,7 @@ from client_watch import Watch
 
 PROMPT = "Once upon a time"
 HELLO = [{"role": "user", "content": "Hello"}]
+PAGE = 16  # tokens of a prompt that the cache has or has not
 
 # Takes longer than any test: 128,000 tokens.
 ENDLESS = {"model": "fables", "prompt": PROMPT, "max_tokens": 1000, "n": 128, "extra_body": {"ignore_eos": True}}
@@ -54,6 +55,7 @@ def completions():
         text += chunk.choices[0].text if chunk.choices else ""
         usage = chunk.usage or usage
     check(text == whole.choices[0].text and usage == whole.usage, text, usage)
+    check(usage.prompt_tokens_details.cached_tokens == 0, usage)  # less than a page
     hidden = client.completions.create(**options, stream=True, stream_options={"include_usage": False, "include_obfuscation": False})
     check("".join(chunk.choices[0].text for chunk in hidden) == whole.choices[0].text)
     stopped = client.completions.create(**options, stop=["fox"], n=2, extra_body={"top_k": 5})
@@ -67,6 +69,9 @@ def chats():
     deltas = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
     check("".join(choice.delta.content or "" for choice in deltas) == whole.choices[0].message.content, deltas)
     check(deltas[0].delta.role == "assistant" and deltas[-1].finish_reason == whole.choices[0].finish_reason, deltas)
+    *_, last = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    cached = client.chat.completions.create(**options).usage.prompt_tokens_details.cached_tokens
+    check(cached == (last.usage.prompt_tokens - 1) // PAGE * PAGE == last.usage.prompt_tokens_details.cached_tokens, last, cached)
 
 
 def logprobs():
@@ -120,7 +125,9 @@ def responses():
     final = events[-1].response
     check([event.sequence_number for event in events] == list(range(len(events))) and events[-1].type == "response.incomplete", events)
     check("".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text, events)
-    check(final.output_text == whole.output_text and final.usage == whole.usage, final)
+    check(final.output_text == whole.output_text and final.usage.total_tokens == whole.usage.total_tokens, final)
+    cached = [usage.input_tokens_details.cached_tokens for usage in (whole.usage, final.usage)]
+    check(cached[0] <= cached[1] < final.usage.input_tokens and cached[1] == (final.usage.input_tokens - 1) // PAGE * PAGE, cached)
     schema = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
     form = {"format": {"type": "json_schema", "name": "animal", "schema": schema, "strict": True}}
     found = client.responses.create(**{**options, "max_output_tokens": 50}, text=form)

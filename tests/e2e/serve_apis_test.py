@@ -8,6 +8,7 @@ from harness import chat_engine, tools_engine
 from served import HELLO, Served
 from server import Server
 
+PAGE = 16  # tokens
 TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}},
                                                  "required": ["place"], "additionalProperties": False}}
 
@@ -50,7 +51,8 @@ class Apis(Served):
                          ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"])
         self.assertEqual("".join(data["delta"]["text"] for name, data in events if name == "content_block_delta"), text)
         counted = self.server.json("POST", "/v1/messages/count_tokens", {"model": "tools", "messages": HELLO})
-        self.assertEqual(counted, {"input_tokens": whole["usage"]["input_tokens"]})
+        usage = whole["usage"]
+        self.assertEqual(counted, {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]})
 
     def test_messages_with_tools(self):
         body = {"model": "tools", "messages": HELLO, "max_tokens": 60, "tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}
@@ -104,6 +106,46 @@ class Apis(Served):
         self.assertEqual(names[2:-1], ["response.output_item.added", "response.function_call_arguments.delta",
                                        "response.function_call_arguments.done", "response.output_item.done"])
 
+    def usages(self, path, body):
+        """The usage of a whole answer and those that a stream of it tells, in order."""
+        yield self.server.json("POST", path, body)["usage"]
+        if path in ("/v1/messages", "/v1/responses"):
+            for _, data in self.stream(path, body):
+                usage = data.get("usage") or data.get("message", data.get("response", {})).get("usage")
+                if usage:
+                    yield usage
+        else:
+            chunks = self.server.events(path, {**body, "stream_options": {"include_usage": True}})
+            yield from (chunk["usage"] for chunk in chunks if chunk["usage"])
+
+    def test_cached_tokens(self):
+        """The pages of a prompt that an earlier one has left, but for the page with its last token."""
+        chat = {"model": "tools", "max_tokens": 3}
+        for path, body in (("/v1/completions", chat), ("/v1/chat/completions", chat), ("/v1/messages", chat),
+                           ("/v1/responses", {"model": "tools", "max_output_tokens": 3})):
+            text = path + " and a fox and a wolf and a crow" * 6
+            prompt = "prompt" if path == "/v1/completions" else "input" if path == "/v1/responses" else "messages"
+            with self.subTest(path):
+                first, *later = self.usages(path, {**body, prompt: [{"role": "user", "content": text}] if prompt == "messages" else text})
+                self.assertEqual(len(later), 2 if path == "/v1/messages" else 1)
+                if path == "/v1/messages":
+                    count = first["input_tokens"]
+                    self.assertEqual((first["cache_creation_input_tokens"], first["cache_read_input_tokens"]), (0, 0))
+                    for usage in later:
+                        cached = usage["cache_read_input_tokens"]
+                        self.assertEqual(usage["input_tokens"], count - cached)
+                        self.assertEqual(cached, (count - 1) // PAGE * PAGE)
+                    self.assertEqual([usage["output_tokens"] for usage in later], [0, 3])
+                else:
+                    count, details = ("input_tokens", "input_tokens_details") if prompt == "input" else ("prompt_tokens", "prompt_tokens_details")
+                    self.assertEqual(first[details]["cached_tokens"], 0)
+                    self.assertEqual(later[0][details]["cached_tokens"], (first[count] - 1) // PAGE * PAGE)
+                    self.assertEqual({**later[0], details: first[details]}, first)
+                    self.assertGreater(first[count], 2 * PAGE)
+        # Choices after the first one find the prompt that it has left: that is no page of an earlier request.
+        body = {"model": "tools", "prompt": "Two choices of a fox" * 9, "max_tokens": 2, "n": 2}
+        self.assertEqual(self.server.json("POST", "/v1/completions", body)["usage"]["prompt_tokens_details"], {"cached_tokens": 0})
+
     def test_errors(self):
         reply = self.server.json("POST", "/v1/messages", {"model": "tools", "messages": HELLO}, expect=400)
         self.assertEqual((reply["type"], reply["error"]["type"]), ("error", "invalid_request_error"))
@@ -118,6 +160,11 @@ class Apis(Served):
         reply = self.server.json("GET", "/v1/messages", expect=405)
         self.assertEqual(reply["type"], "error")
         self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")
+        # Failures that are found in what a chat would be have the API's own names of fields.
+        self.refused("/v1/responses", {"input": "x", "max_output_tokens": 0.5}, 400, "max_output_tokens", "max_output_tokens: expected an integer from 1")
+        self.refused("/v1/responses", {"model": "tools", "input": "wolf " * 2000}, 400, "input", "the context of this model")
+        form = {"type": "json_schema", "name": "x", "schema": {"unevaluatedProperties": {}}}
+        self.refused("/v1/responses", {"model": "tools", "input": "x", "text": {"format": form}}, 400, "text", "unevaluatedProperties")
         self.refused("/v1/embeddings", {"model": "chat", "input": "x"}, 400, "model", "hidden states", "--hidden")
 
 

@@ -161,11 +161,12 @@ class Limits(ServerTest):
                                               "max_tokens": 2}, "messages", "prompt_tokens"),
                     ("/v1/messages", {"model": "chat", "messages": [{"role": "user", "content": "wolf " * (words - 10)}], "max_tokens": 2},
                      "messages", "input_tokens"),
-                    ("/v1/responses", {"model": "chat", "input": "wolf " * (words - 10), "max_output_tokens": 2}, "messages", "input_tokens")):
+                    ("/v1/responses", {"model": "chat", "input": "wolf " * (words - 10), "max_output_tokens": 2}, "input", "input_tokens")):
                 with self.subTest(path, words=words):
                     reply = server.json("POST", path, body, expect=status)
                     if status == 200:
-                        self.assertEqual(reply["usage"][count], 24 if path == "/v1/embeddings" else 20)
+                        usage = reply["usage"]
+                        self.assertEqual(usage[count] + usage.get("cache_read_input_tokens", 0), 24 if path == "/v1/embeddings" else 20)
                         continue
                     error = reply["error"]
                     self.assertIn("this server takes prompts of at most 20 tokens", error["message"])
@@ -381,7 +382,7 @@ class End(ServerTest):
                     self.assertIn(b" 503 ", partial.recv(100))
                     partial.close()
                     data = b""
-                    ending = b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b'"total_tokens":4805}}'
+                    ending = b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b'"total_tokens":4805,"prompt_tokens_details":{"cached_tokens":0}}}'
                     while not data.endswith(ending):
                         more = connection.recv(65536)
                         self.assertTrue(more, data[-300:])

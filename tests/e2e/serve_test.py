@@ -88,7 +88,8 @@ class Completions(Served):
         (choice,) = reply["choices"]
         self.assertEqual(choice, {"index": 0, "text": continuation(PROMPT, 24), "logprobs": None, "finish_reason": "length"})
         count = len(json.loads(output([ENGRUN, fables(), "--tokenize", "--add-special"], input=json.dumps(PROMPT) + "\n")))
-        self.assertEqual(reply["usage"], {"prompt_tokens": count, "completion_tokens": 24, "total_tokens": count + 24})
+        self.assertEqual(reply["usage"], {"prompt_tokens": count, "completion_tokens": 24, "total_tokens": count + 24,
+                                          "prompt_tokens_details": {"cached_tokens": 0}})
 
     def test_stream_equals_whole(self):
         for extra in ({}, {"n": 3}, {"stop": ["fox", "named"]}, {"echo": True}, {"temperature": 1, "seed": 7, "n": 2}):

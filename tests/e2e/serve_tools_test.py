@@ -168,6 +168,10 @@ class Tools(Served):
         self.assertTrue(choice["message"]["reasoning_content"])
         self.assertEqual("".join(chunk["choices"][0]["delta"].get("reasoning_content", "") for chunk in chunks),
                          choice["message"]["reasoning_content"])
+        for thinks, count in ((False, 0), (True, 20)):
+            body = {"model": "tools", "messages": HELLO, "max_tokens": 10, "n": 2, "chat_template_kwargs": {"enable_thinking": thinks}}
+            usage = self.server.json("POST", "/v1/chat/completions", body)["usage"]
+            self.assertEqual((usage["completion_tokens"], usage["completion_tokens_details"]), (20, {"reasoning_tokens": count}))
         # An answer in a format is content alone.
         choice, _ = self.ask(guided_choice=["yes", "no"], chat_template_kwargs={"enable_thinking": True})
         self.assertIn(choice["message"]["content"], ("yes", "no"))

@@ -22,14 +22,15 @@ Reply = collections.namedtuple("Reply", "status headers body")
 
 
 class Server:
-    """engserve, ready, at a port of this machine (0: a free one). `env`: as in run(). `log` is what it has written to stderr."""
+    """engserve, ready, at a port of this machine (0: a free one). `env`: as in run(). `program`: another one, with words before
+    its arguments. `log` is what it has written to stderr."""
 
-    def __init__(self, *arguments, port=0, env=None):
+    def __init__(self, *arguments, port=0, env=None, program=(ENGSERVE,)):
         self.folder = scratch()
         self.last_log = None  # of a server that has ended
         self.log_path = os.path.join(self.folder.name, "log")
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen([ENGSERVE, *arguments, "--port", str(port)], stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([*program, *arguments, "--port", str(port)], stdin=subprocess.DEVNULL,
                                             stdout=subprocess.PIPE, stderr=log, env=environment(env))
         line = self.process.stdout.readline().decode()
         found = re.search(r"ready at http://127\.0\.0\.1:(\d+)$", line)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* As a preloaded library it reads FAULT_NTH, and FAULT_FROM_THERE_ON if that is set, when it is loaded, and writes the
- * number of calls, and of failures among them, to the file FAULT_REPORT when the process exits. */
+/* As a preloaded library it reads FAULT_NTH, FAULT_FROM_THERE_ON and FAULT_THREADS (thread starts alone are counted and fail), if they are
+ * set, when it is loaded, and writes the number of calls, and of failures among them, to the file FAULT_REPORT when the process exits. */
 #include "tests/faults/faults.h"
 
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ extern void *ALLOCATOR(realloc)(void *memory, size_t size);
 extern void *ALLOCATOR(memalign)(size_t alignment, size_t size);
 extern void ALLOCATOR(free)(void *memory);
 
-static atomic_bool armed, sticky;
+static atomic_bool armed, sticky, threads_alone;
 static atomic_ulong chosen, calls, failures;
 static atomic_long live_blocks, live_mappings;
 /* The thread runs code of the program, not of the sanitizer before and after it, which must have memory. */
@@ -76,7 +76,7 @@ static bool fails(void)
 
 static bool fails_for_memory(void)
 {
-    if (!fails()) return false;
+    if (atomic_load(&threads_alone) || !fails()) return false;
     errno = ENOMEM;
     return true;
 }
@@ -198,6 +198,7 @@ __attribute__((constructor)) static void read_environment(void)
     const char *nth = getenv("FAULT_NTH");
     is_running = true;
     report_path = getenv("FAULT_REPORT");
+    atomic_store(&threads_alone, getenv("FAULT_THREADS") != NULL);
     if (nth) faults_arm(strtoul(nth, NULL, 10), getenv("FAULT_FROM_THERE_ON") != NULL);
 }
 

@@ -48,11 +48,14 @@ static void begin(const char *const *texts, bool reasons)
                               .choice_count = 1,
                               .in_thought = reasons};
     job.voice = reasons ? &voice : NULL;
+    job.request.n = 1;
     job.request.shape = SERVER_RESPONSES;
     job.request.wants_logprobs = true;
     /* A client cannot have its own texts replaced. */
     job.request.echo_body = json_pack("{s:{s:s}}", "metadata", "logprobs", "resp_0123456789abcde:0:1");
-    choice = (struct server_choice){.finish = SERVER_FINISH_STOP};
+    job.prompt_tokens = 5;
+    choice =
+        (struct server_choice){.finish = SERVER_FINISH_STOP, .cached_tokens = 2, .tokens = 9, .reasoning_tokens = 4};
     for (size_t i = 0; texts[i]; i++) assert_true(server_buffer_text(&choice.out, texts[i]));
     choice.logprobs = logprobs_before(texts, 0, UINT64_MAX);
 }
@@ -84,6 +87,11 @@ static void expect_response(json_t *response, size_t items, size_t first, size_t
     expect_tokens(json_object_get(content, "logprobs"), first, count);
     assert_string_equal(json_string_value(json_object_get(json_object_get(response, "metadata"), "logprobs")),
                         "resp_0123456789abcde:0:1");
+    json_t *usage = json_pack("{s:i, s:{s:i, s:i}, s:i, s:{s:i}, s:i}", "input_tokens", 5, "input_tokens_details",
+                              "cached_tokens", 2, "cache_write_tokens", 0, "output_tokens", 9, "output_tokens_details",
+                              "reasoning_tokens", 4, "total_tokens", 14);
+    assert_true(json_equal(json_object_get(response, "usage"), usage));
+    json_decref(usage);
     json_decref(response);
 }
 
