@@ -88,16 +88,22 @@ static void fill_pool(struct setup *setup, struct test_random *random, const int
     }
 }
 
+/* Without operands. */
+static void setup_shape(struct setup *setup, const struct shape *shape)
+{
+    memset(setup, 0, sizeof *setup);
+    setup->shape = *shape;
+    const int64_t block = 2 * shape->kv_heads * shape->page_tokens * (2 * shape->head_dim + 4);
+    setup->layer_offset = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    set_params(setup);
+}
+
 static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape,
                        const int32_t *positions)
 {
     struct test_launch *launch = &setup->launch;
-    memset(setup, 0, sizeof *setup);
-    setup->shape = *shape;
+    setup_shape(setup, shape);
     const int64_t per_slot = (shape->context - 1) / shape->page_tokens + 1, page_count = shape->slots * per_slot;
-    const int64_t block = 2 * shape->kv_heads * shape->page_tokens * (2 * shape->head_dim + 4);
-    setup->layer_offset = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
-    set_params(setup);
     const int64_t page_bytes = setup->params[ROPE_ATTENTION_PAGE_BYTES];
     test_launch_open_operands(launch, &op_rope_attention, setup->params, shape->valid);
     test_launch_resize(launch, ROPE_ATTENTION_KV, (size_t)(page_count * page_bytes), (size_t)setup->layer_offset);
@@ -669,10 +675,9 @@ TEST(large_scores)
     test_launch_close(&setup.launch);
 }
 
-/* All that the tuner may choose from: alone, split, and the largest context of the slot. */
-TEST(every_candidate)
+/* Adds the kernels of all candidates to `variants`; NULL: checks them. */
+static void visit_candidates(struct test_variants *variants)
 {
-    TEST_NEEDS_DEVICE();
     enum { CAPACITY = 64 };
     static int64_t found[CAPACITY][PLAN_MAX_PARAMS];
     struct test_random random = {7};
@@ -696,9 +701,24 @@ TEST(every_candidate)
             shape.stages = found[c][ROPE_ATTENTION_STAGES];
             shape.bulk = found[c][ROPE_ATTENTION_BULK];
             shape.alone_tiles = found[c][ROPE_ATTENTION_ALONE_TILES];
-            check_shape(&random, &shape, positions, "candidate");
+            if (!variants) {
+                check_shape(&random, &shape, positions, "candidate");
+            } else {
+                setup_shape(&setup, &shape);
+                test_variants_add(variants, &device_rope_attention, setup.params);
+            }
         }
     }
+}
+
+/* All that the tuner may choose from: alone, split, and the largest context of the slot. */
+TEST(every_candidate)
+{
+    static struct test_variants variants;
+    TEST_NEEDS_DEVICE();
+    visit_candidates(&variants);
+    test_variants_compile(&variants);
+    visit_candidates(NULL);
 }
 
 TEST(hostile_params)
