@@ -53,6 +53,7 @@ static void make_plan(struct device_plan *plan)
                                   [RMS_NORM_COPY_DTYPE] = DTYPE_BF16,
                                   [RMS_NORM_BIAS_DTYPE] = DTYPE_BF16,
                                   [RMS_NORM_FACTOR_DTYPE] = DTYPE_BF16,
+                                  [RMS_NORM_PARTS] = 1,
                                   [RMS_NORM_DEVICE_THREADS] = 128}},
             .operand_count = RMS_NORM_OUT + 1,
             .operands = {{.space = SPACE_STEP, .access = ACCESS_READ, .bytes = 2 * sizeof(int32_t)},

@@ -10,8 +10,8 @@ static void fuse(struct graph *graph, struct graph_index *index, int n)
     const int total = norm->operands[RMS_NORM_X], producer = index->producer[total];
     if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || norm->operands[RMS_NORM_ADD_TO] >= 0 || producer < 0) return;
     struct graph_node *sum = &graph->nodes[producer];
-    if (sum->op != OP_SUM_PARTS || sum->removed || sum->operands[SUM_PARTS_RESIDUAL] < 0 ||
-        pass_is_read_before(graph, total, producer + 1, n))
+    if (graph->values[total].width > RMS_NORM_MOST_SUMMED || sum->op != OP_SUM_PARTS || sum->removed ||
+        sum->operands[SUM_PARTS_RESIDUAL] < 0 || pass_is_read_before(graph, total, producer + 1, n))
         return;
     norm->operands[RMS_NORM_X] = sum->operands[SUM_PARTS_X];
     norm->operands[RMS_NORM_RESIDUAL] = sum->operands[SUM_PARTS_RESIDUAL];

@@ -15,6 +15,9 @@
 #include "kernels/cuda/device.h"
 #include "kernels/op/op.h"
 
+/* Bytes of a multiprocessor's shared memory that the system takes for each thread block. */
+enum { DEVICE_RESERVED_SHARED_BYTES = 1024 };
+
 struct device_geometry {
     uint32_t grid[3], block[3], cluster[3]; /* cluster 1, 1, 1: none */
     uint32_t shared_bytes;                  /* dynamic */

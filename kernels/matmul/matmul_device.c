@@ -67,24 +67,23 @@ void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes
     *flops = 2 * (uint64_t)slots * (uint64_t)matmul_expert_n(params) * (uint64_t)params[MATMUL_K];
 }
 
-/* Per thread block, by the hardware. */
-enum { RESERVED_SHARED_BYTES = 1024, SHARED_UNIT = 128 };
+enum { SHARED_UNIT = 128 };
 
 int64_t matmul_device_most_shared(const struct device_facts *gpu, int64_t per_sm)
 {
-    const int64_t part = gpu->shared_per_sm / per_sm - RESERVED_SHARED_BYTES;
+    const int64_t part = gpu->shared_per_sm / per_sm - DEVICE_RESERVED_SHARED_BYTES;
     return part < gpu->shared_per_block ? part : gpu->shared_per_block;
 }
 
 int64_t matmul_device_least_shared(const struct device_facts *gpu, int64_t per_sm)
 {
-    const int64_t part = gpu->shared_per_sm / (per_sm + 1) - RESERVED_SHARED_BYTES;
+    const int64_t part = gpu->shared_per_sm / (per_sm + 1) - DEVICE_RESERVED_SHARED_BYTES;
     return part < 0 ? 0 : layout_round_up(part + 1, SHARED_UNIT);
 }
 
 int64_t matmul_device_second_shared(const struct device_facts *gpu)
 {
-    return gpu->shared_per_sm - matmul_device_least_shared(gpu, 1) - 2 * RESERVED_SHARED_BYTES;
+    return gpu->shared_per_sm - matmul_device_least_shared(gpu, 1) - 2 * DEVICE_RESERVED_SHARED_BYTES;
 }
 
 void matmul_device_rank(struct matmul_ranking *ranking, const int64_t *params, double cost)

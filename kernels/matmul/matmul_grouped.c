@@ -86,7 +86,8 @@ static const struct shape plain_shapes[] = {
     {4, 512, 4, 4, 1, 6}, {8, 1024, 2, 4, 1, 4}, {4, 256, 4, 8, 2, 5},  {8, 512, 8, 8, 1, 3},
     {4, 256, 2, 4, 2, 8}, {8, 512, 4, 8, 1, 4},  {4, 128, 8, 8, 1, 10}, {4, 128, 4, 8, 2, 10},
 };
-/* Larger tiles first: a warp that decodes four panels between two mbarriers waits less than one that decodes two. */
+/* Larger tiles first, which are a tenth faster for MXFP4 where a multiprocessor has the bandwidth of an H200: a warp that decodes four
+ * panels between two mbarriers waits less than one that decodes two. With that of an H100 they are 1 per cent slower. */
 static const struct shape coded_shapes[] = {
     {8, 1024, 8, 8, 1, 4}, {4, 512, 8, 8, 2, 4},  {8, 1024, 4, 8, 2, 3}, {12, 1536, 4, 8, 1, 4}, {12, 1536, 4, 4, 1, 5},
     {8, 1024, 8, 6, 1, 5}, {8, 1024, 4, 8, 1, 6}, {8, 1024, 8, 4, 1, 5}, {4, 512, 4, 4, 2, 6},   {8, 2048, 4, 4, 1, 4},

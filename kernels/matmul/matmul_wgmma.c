@@ -7,7 +7,6 @@
 #include "kernels/matmul/matmul_wgmma_layout.cuh"
 
 enum { MEMORY_BOUND_ROWS = 64 };
-enum { SHARED_RESERVED = 1024 }; /* bytes of an SM's shared memory that the system takes for each block */
 
 static bool one_of(int64_t value, const int64_t *values, int count)
 {
@@ -87,7 +86,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     }
     const int64_t shared = layout_of(params).bytes, on_sm = persistent ? persistent : 1;
     if (shared > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
-    if (on_sm * (shared + SHARED_RESERVED) > gpu->shared_per_sm) return "PERSISTENT blocks do not fit an SM";
+    if (on_sm * (shared + DEVICE_RESERVED_SHARED_BYTES) > gpu->shared_per_sm)
+        return "PERSISTENT blocks do not fit an SM";
 
     const int64_t row_tiles = layout_divide_up(params[MATMUL_ROWS], tile_m);
     const int64_t column_tiles = layout_divide_up(params[MATMUL_N], tile_n * multicast);
@@ -228,7 +228,7 @@ static double multiply_cost(const int64_t *params, const struct device_facts *gp
 /* The deepest ring with which `resident` blocks fit an SM. */
 static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int64_t resident)
 {
-    int64_t room = gpu->shared_per_sm / resident - SHARED_RESERVED;
+    int64_t room = gpu->shared_per_sm / resident - DEVICE_RESERVED_SHARED_BYTES;
     if (room > gpu->shared_per_block) room = gpu->shared_per_block;
     for (int64_t stages = MATMUL_WGMMA_MOST_STAGES; stages >= 3; stages--) {
         params[MATMUL_WGMMA_STAGES] = stages;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight (+ bias), with s = x or, with HAS_RESIDUAL, s = residual + x
- * (also written to `sum`, which may be the same memory as x or residual). x is a sum of PARTS parts of a row, which are added to the residual
+ * (also written to `sum`, which may be the same memory as x or residual). x holds PARTS addends of each row, which are added to the residual
  * one after the other, as sum_parts.h does. With HAS_ADD_TO: out = add_to + y, with
  * HAS_FACTOR each column of it times `factor`. With HAS_COPY `copy` is the same as out in another dtype. Root mean square layer normalisation,
  * Zhang and Sennrich 2019. With CENTRED the mean of the row is taken from s before all that: layer normalisation, Ba et al.
@@ -16,11 +16,13 @@
 
 #include "kernels/op/op.h"
 
+enum { RMS_NORM_MOST_SUMMED = 32 * 1024 }; /* HIDDEN with a residual, on GPUs */
+
 enum rms_norm_operand {
     RMS_NORM_COUNTS,
     RMS_NORM_X,        /* f32[rows, PARTS * HIDDEN] */
     RMS_NORM_WEIGHT,   /* WEIGHT_DTYPE[HIDDEN] */
-    RMS_NORM_OUT,      /* OUT_DTYPE[rows, HIDDEN]; may be X if it is F32 */
+    RMS_NORM_OUT,      /* OUT_DTYPE[rows, HIDDEN]; may be X if it is F32 and PARTS is 1 */
     RMS_NORM_RESIDUAL, /* HAS_RESIDUAL: f32[rows, HIDDEN] */
     RMS_NORM_SUM,      /* HAS_RESIDUAL: f32[rows, HIDDEN]; may be X (without parts) or RESIDUAL, not OUT */
     RMS_NORM_ADD_TO,   /* HAS_ADD_TO: f32[rows, HIDDEN]; may be OUT if that is F32 */

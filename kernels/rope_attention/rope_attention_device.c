@@ -6,7 +6,7 @@
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 
 enum { MAX_SPLITS = 64, MAX_WARPS = 16, MAX_STAGES = 16, STATIC_SHARED_BYTES = 48 * 1024 };
-enum { COUNTER_ALIGNMENT = 64, RESERVED_SHARED_BYTES = 1024 /* per block, by the hardware */ };
+enum { COUNTER_ALIGNMENT = 64 };
 
 static bool in_range(const int64_t *params, int index, int64_t low, int64_t high)
 {
@@ -57,7 +57,7 @@ static int64_t shared_bytes(const int64_t *params, const struct division *d)
 /* Resources that a block may use so that another launch's block fits beside it. */
 static int64_t half_shared(const struct device_facts *gpu)
 {
-    const int64_t half = gpu->shared_per_sm / 2 - RESERVED_SHARED_BYTES;
+    const int64_t half = gpu->shared_per_sm / 2 - DEVICE_RESERVED_SHARED_BYTES;
     return half < gpu->shared_per_block ? half : gpu->shared_per_block;
 }
 
@@ -65,7 +65,7 @@ static int64_t half_shared(const struct device_facts *gpu)
  * to each multiprocessor while all of this launch's are there. */
 static int64_t least_shared(const struct device_facts *gpu)
 {
-    const int64_t least = layout_divide_up(gpu->shared_per_sm / 3 - RESERVED_SHARED_BYTES + 1, 128) * 128;
+    const int64_t least = layout_divide_up(gpu->shared_per_sm / 3 - DEVICE_RESERVED_SHARED_BYTES + 1, 128) * 128;
     return least > 0 && least < half_shared(gpu) ? least : 0;
 }
 

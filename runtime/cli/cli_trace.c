@@ -40,12 +40,12 @@ static void step_name(const struct traced *step, char *name, size_t size)
 }
 
 /* The launch's parameters as the array that this program's kernel code reads, matched by name, because another
- * release may have other ids. */
-static void params_by_name(const struct trace *trace, const struct plan_launch *launch, const char *const *names,
-                           int count, int64_t *values)
+ * release may have other ids. `op`: whose parameters come first; NULL: none do. */
+static void params_by_name(const struct trace *trace, const struct plan_launch *launch, const struct op_descriptor *op,
+                           const char *const *names, int count, int64_t *values)
 {
     for (int i = 0; i < count; i++) {
-        values[i] = 0;
+        values[i] = op && i < op->param_count ? op_param_absent(&op->params[i]) : 0;
         engine_param(trace->file, trace->plan, launch, names[i], &values[i]);
     }
 }
@@ -64,12 +64,12 @@ static void launch_cost(const struct traced *step, const struct plan_launch *lau
         const struct device_kernel *kernel = device_kernel_find(engine_kernel_name(file, launch));
         if (!kernel || (unsigned)kernel->op != launch->op) return;
         for (int i = 0; i < device_param_count(kernel); i++) names[i] = device_param_name(kernel, i);
-        params_by_name(&step->trace, launch, names, device_param_count(kernel), params);
+        params_by_name(&step->trace, launch, kernel->problem, names, device_param_count(kernel), params);
         kernel->cost(params, context, bytes, flops);
     } else {
         const struct op_descriptor *op = op_find(launch->op);
         for (int i = 0; i < op_cpu_param_count(op); i++) names[i] = op_cpu_param_name(op, i);
-        params_by_name(&step->trace, launch, names, op_cpu_param_count(op), params);
+        params_by_name(&step->trace, launch, op, names, op_cpu_param_count(op), params);
         op->cost(params, context, bytes, flops);
     }
 }

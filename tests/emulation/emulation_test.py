@@ -210,7 +210,7 @@ def quantisations():
     for i, (codes, (width, threads)) in enumerate(itertools.product((E4M3, I8), ((16, 32), (592, 64), (2064, 96), (1024, 32)))):
         case = {"SOURCE": "quantise", "VALID": 6, "ROWS": 7, "WIDTH": width, "THREADS": threads, "OUT_DTYPE": codes}
         yield {**case, "X_DTYPE": [BF16, F16][i % 2], "BY_NORM": 0}
-        yield {**case, "X_DTYPE": F32, "BY_NORM": 1, "HIDDEN": width, **norm}
+        yield {**case, "X_DTYPE": F32, "BY_NORM": 1, "HIDDEN": width, **norm, "HAS_RESIDUAL": i % 2}
 
 
 def latent_rows():

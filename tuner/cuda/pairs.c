@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/cuda/pairs.h"
 
-#include "kernels/matmul/matmul.h"
-
-enum { RESERVED_BYTES = 1024 }; /* of shared memory, for each block, by the driver */
+#include "kernels/matmul/matmul_device.h"
 
 bool pairs_with_neighbour(enum plan_op op, const int64_t *params)
 {
@@ -15,12 +13,13 @@ static int64_t shared_bytes(const struct device_tactic *tactic, const struct dev
 {
     struct device_geometry geometry;
     if (tactic->kernel->launch(tactic->params, gpu, &geometry)) return INT64_MAX;
-    return (int64_t)geometry.shared_bytes + RESERVED_BYTES;
+    return (int64_t)geometry.shared_bytes + DEVICE_RESERVED_SHARED_BYTES;
 }
 
-bool leaves_half(const struct device_tactic *tactic, const struct device_facts *gpu)
+bool leaves_room(const struct device_tactic *tactic, const struct device_facts *gpu)
 {
-    return shared_bytes(tactic, gpu) <= gpu->shared_per_sm / 2;
+    const int64_t second = matmul_device_second_shared(gpu) + DEVICE_RESERVED_SHARED_BYTES;
+    return shared_bytes(tactic, gpu) <= gpu->shared_per_sm - second;
 }
 
 static double pair_us(const struct tuned_problem *first, const struct tuned_problem *second,

@@ -10,8 +10,9 @@
 /* Whether a launch of this problem may be one of such a pair. */
 bool pairs_with_neighbour(enum plan_op op, const int64_t *params);
 
-/* Whether a multiprocessor has room for a block of the tactic and for one that needs as much shared memory. */
-bool leaves_half(const struct device_tactic *tactic, const struct device_facts *gpu);
+/* Whether a multiprocessor that has a block of the tactic has room for the largest one that starts beside it
+ * (matmul_device_second_shared). */
+bool leaves_room(const struct device_tactic *tactic, const struct device_facts *gpu);
 
 /* Places in the shortlists of two problems. */
 struct tactic_pair {

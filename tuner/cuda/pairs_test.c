@@ -3,7 +3,8 @@
 
 #include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
-#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/matmul_device.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 
 /* A kernel whose blocks take as many bytes as its first parameter says; none below 0. */
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -56,16 +57,64 @@ TEST(takes_no_more_than_it_may)
     assert_int_equal(choose_pairs(&first, &second, &gpu, pairs), 0);
 }
 
-TEST(halves_and_neighbours)
+/* Some launches of a router on an H200 leave room for the one that follows. */
+TEST(candidates_leave_room)
 {
-    struct device_tactic tactic = {.kernel = &kernel};
+    static const struct device_facts h200 = {.capability = 90,
+                                             .multiprocessors = 132,
+                                             .shared_per_sm = 233472,
+                                             .shared_per_block = 232448,
+                                             .l2_bytes = 50 << 20};
+    const int64_t router[ROUTED_MATMUL_PROBLEM_PARAMS] = {
+        [ROUTED_MATMUL_ROWS] = 1,
+        [ROUTED_MATMUL_N] = 128 * 1536,
+        [ROUTED_MATMUL_K] = 2048,
+        [ROUTED_MATMUL_DTYPE] = ENCODING_E4M3_CHANNEL,
+        [ROUTED_MATMUL_OUT_DTYPE] = DTYPE_BF16,
+        [ROUTED_MATMUL_EPILOGUE] = ACTIVATION_SILU,
+        [ROUTED_MATMUL_BIAS_DTYPE] = DTYPE_BF16,
+        [ROUTED_MATMUL_NORM_DTYPE] = DTYPE_F32,
+        [ROUTED_MATMUL_INPUT_DTYPE] = DTYPE_BF16,
+        [ROUTED_MATMUL_CAP_BITS] = OP_FLOAT_ONE_BITS,
+        [ROUTED_MATMUL_EXPERTS] = 128,
+        [ROUTED_MATMUL_ROUTE_WIDTH] = 16,
+        [ROUTED_MATMUL_MATRIX_DTYPE] = DTYPE_BF16,
+        [ROUTED_MATMUL_ROUTED] = 128,
+        [ROUTED_MATMUL_ROUTER_BIAS_DTYPE] = DTYPE_F32,
+        [ROUTED_MATMUL_ROUTER_SCALE_BITS] = OP_FLOAT_ONE_BITS,
+        [ROUTED_MATMUL_ROUTER_GROUPS] = 1,
+        [ROUTED_MATMUL_TOP_GROUPS] = 1,
+        [ROUTED_MATMUL_CLAIM_BIAS_DTYPE] = DTYPE_F32,
+        [ROUTED_MATMUL_STEP_ROWS] = 1,
+        [ROUTED_MATMUL_SCALES_DTYPE] = DTYPE_BF16,
+    };
+    struct tuned_problem first = {.shortlist_count = 0}, second = {.shortlist_count = 0};
+    struct tactic_pair pairs[MOST_PAIRS];
+    int64_t found[DEVICE_MOST_TACTICS][PLAN_MAX_PARAMS] = {{0}}, params[PLAN_MAX_PARAMS] = {0};
+    memcpy(params, router, sizeof router);
+    const int count = device_routed_matmul.candidates(params, &h200, found, DEVICE_MOST_TACTICS);
+    assert_true(count > 2);
+    int with_room = 0;
+    for (int i = 0; i < count; i++) {
+        struct device_tactic tactic = {.kernel = &device_routed_matmul};
+        memcpy(tactic.params, found[i], sizeof tactic.params);
+        if (!leaves_room(&tactic, &h200)) continue;
+        if (first.shortlist_count == 0) first.shortlist[first.shortlist_count++].tactic = tactic;
+        with_room++;
+    }
+    assert_in_range(with_room, 1, count - 1);
+    second.shortlist[second.shortlist_count++].tactic.kernel = &kernel;
+    second.shortlist[0].tactic.params[0] = matmul_device_second_shared(&h200);
+    assert_int_equal(choose_pairs(&first, &second, &h200, pairs), 1);
+    second.shortlist[0].tactic.params[0] += 4096;
+    first.shortlist[0].tactic.kernel = &kernel;
+    first.shortlist[0].tactic.params[0] = matmul_device_least_shared(&h200, 1);
+    assert_int_equal(choose_pairs(&first, &second, &h200, pairs), 0);
+}
+
+TEST(neighbours)
+{
     int64_t params[PLAN_MAX_PARAMS] = {0};
-    tactic.params[0] = 49 << 10;
-    assert_true(leaves_half(&tactic, &gpu));
-    tactic.params[0]++;
-    assert_false(leaves_half(&tactic, &gpu));
-    tactic.params[0] = -1;
-    assert_false(leaves_half(&tactic, &gpu));
     assert_true(pairs_with_neighbour(OP_ROUTED_MATMUL, params));
     assert_false(pairs_with_neighbour(OP_MATMUL, params));
     params[MATMUL_EARLY_ROUTES] = 1;

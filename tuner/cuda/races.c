@@ -9,7 +9,7 @@
 
 /* ---- shortlists ---- */
 
-enum { MOST_HALVES = 3 }; /* tactics that leave room, beside those that are listed for another reason */
+enum { MOST_WITH_ROOM = 3 }; /* tactics that leave room, beside those that are listed for another reason */
 
 /* The fastest tactic not yet taken and, if `other`, of a kernel not yet on the list; -1: there is none. */
 static int next_best(const struct tuned_problem *tuned, const struct tune_problem *problem,
@@ -53,14 +53,14 @@ static void shortlist(struct listing *listing, int t)
 }
 
 /* The fastest tactic not yet taken that leaves room for a launch beside it; -1: there is none. */
-static int next_half(const struct listing *listing)
+static int next_with_room(const struct listing *listing)
 {
     const struct tune_problem *problem = listing->problem;
     const struct race_result *result = listing->result;
     const struct device_facts *gpu = &listing->races->context->rig.gpus->devices[0].facts;
     int best = -1;
     for (int t = 0; t < problem->bench.tactic_count; t++) {
-        if (listing->taken[t] || result->entries[t].samples == 0 || !leaves_half(&problem->tactics[t], gpu)) continue;
+        if (listing->taken[t] || result->entries[t].samples == 0 || !leaves_room(&problem->tactics[t], gpu)) continue;
         if (best < 0 || result->entries[t].median_us < result->entries[best].median_us) best = t;
     }
     return best;
@@ -84,8 +84,8 @@ static void fill_shortlist(struct listing *listing)
             earlier += problem->tactics[before].kernel == problem->tactics[t].kernel;
         if (earlier < firsts) shortlist(listing, t);
     }
-    const int halves = pairs_with_neighbour(problem->bench.op, problem->tactics[0].params) ? MOST_HALVES : 0;
-    for (int i = 0; i < halves; i++) shortlist(listing, next_half(listing));
+    const int with_room = pairs_with_neighbour(problem->bench.op, problem->tactics[0].params) ? MOST_WITH_ROOM : 0;
+    for (int i = 0; i < with_room; i++) shortlist(listing, next_with_room(listing));
     for (int next;
          tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, false)) >= 0;)
         shortlist(listing, next);
