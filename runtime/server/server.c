@@ -14,7 +14,6 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/server/server_exchange.h"
-#include "runtime/server/server_input.h"
 
 /* A request must arrive within this time, and the next one on the same connection, however slowly. */
 enum { RECEIVE_SECONDS = 30 };
@@ -65,7 +64,6 @@ static enum MHD_Result reply_error(struct server_exchange *exchange)
 {
     struct server_buffer out = {0};
     exchange->http = exchange->error.http;
-    server_input_rename(exchange->shape, &exchange->error);
     if (server_reply_error(&exchange->error, exchange->shape, &out))
         return queue_reply(exchange, "application/json", &out);
     server_buffer_free(&out);
