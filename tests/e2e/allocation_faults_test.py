@@ -97,7 +97,7 @@ class ThreadFaults(unittest.TestCase):
             self.assertEqual(code, 3, log)
             self.assertRegex(log, r"^engserve: .*thread.*\n$")
             logs.append(log)
-        found = [int(match.group(1)) for log in logs for match in [re.search(r"HTTP thread (\d+) of 4 cannot start; raise the limits", log)] if match]
+        found = [int(match.group(1)) for log in logs for match in [re.search(r"HTTP thread (\d+) of 4 cannot start: the system refuses a thread: .*; raise the limits", log)] if match]
         self.assertEqual(found, [1, 2, 3, 4], logs)
         self.assertGreaterEqual(len(logs), 6, logs)  # a thread of the session and one of the model, too
         tally("starts of engserve without a thread", len(logs))
