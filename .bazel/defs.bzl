@@ -205,7 +205,7 @@ tsan_program = rule(
     implementation = _tsan_program_impl,
     doc = "A program as --config=tsan builds it, for tests of another configuration.",
     attrs = {
-        "program": attr.label(mandatory = True, executable = True, cfg = _with_tsan),
+        "program": attr.label(executable = True, cfg = _with_tsan),
         "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
     },
     executable = True,

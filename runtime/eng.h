@@ -469,7 +469,7 @@ struct eng_sampling {
     size_t struct_size;
     float temperature;        /* 0 or more; 0: greedy, the most likely token (the lowest id among equals) */
     float top_p;              /* keep the likeliest tokens whose probabilities sum up to this; 0 or 1: all */
-    float repetition_penalty; /* of tokens that occurred in prompt or answer; 0 or 1: none */
+    float repetition_penalty; /* of tokens that occurred in prompt or answer: 0.01 to 1000000; 0 or 1: none */
     uint32_t top_k;           /* keep the k likeliest tokens; 0: all */
     uint64_t seed;
     /* The fields from here on, where they are not 0, need an engine of format 2.3 or later that was built with this release or a
@@ -545,7 +545,7 @@ enum eng_end {
     ENG_END_CANCELLED = 4, /* eng_sequence_cancel */
     /* No token could be drawn: of the tokens that are allowed, a logit was NaN or +infinity, or none was finite. The cause is the
      * checkpoint or a number format (a value overflowed). Slot and pages are free, also with ENG_SEQUENCE_KEEP. Other sequences are not
-     * affected: eng_step returns ENG_OK, and their tokens are the same. The prefix cache forgets the pages that led there. */
+     * affected: eng_step returns ENG_OK, and their tokens do not change. The prefix cache forgets what led there and never to finite logits. */
     ENG_END_NOT_FINITE = 5,
     /* eng_sequence_set_allowed allowed no token when the next one was to be drawn, or no token continues what the grammar has */
     ENG_END_NONE_ALLOWED = 6

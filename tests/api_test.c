@@ -5,6 +5,7 @@
 
 #include "builder/build.h"
 
+#include <math.h>
 #include <pthread.h>
 
 /* The binary interface: a change of any of these breaks programs that were built before. */
@@ -291,8 +292,14 @@ TEST(test_sampling_is_checked)
     assert_int_equal(eng_slot_set_sampling(session, slot, &bad, &error), ENG_USAGE);
     bad = good, bad.top_k = UINT32_MAX;
     assert_int_equal(eng_slot_set_sampling(session, slot, &bad, &error), ENG_USAGE);
-    bad = good, bad.repetition_penalty = -2;
-    assert_int_equal(eng_slot_set_sampling(session, slot, &bad, &error), ENG_USAGE);
+    static const float penalties[] = {-2, 1e-40f, 0.0099f, 1.1e6f, INFINITY, NAN};
+    for (size_t i = 0; i < sizeof penalties / sizeof *penalties; i++) {
+        bad = good, bad.repetition_penalty = penalties[i];
+        assert_int_equal(eng_slot_set_sampling(session, slot, &bad, &error), ENG_USAGE);
+        assert_non_null(strstr(error.message, "expected 0.01 to 1000000, or 0"));
+    }
+    bad = good, bad.repetition_penalty = 0.01f;
+    CHECK(eng_slot_set_sampling(session, slot, &bad, &error));
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
     int32_t token = 1 << 30;

@@ -284,6 +284,53 @@ TEST(what_led_to_logits_that_are_not_finite_is_not_found)
     }
 }
 
+/* What others had drawn after stays for them when a text that goes on from it fails. */
+TEST(a_beginning_from_which_finite_logits_came_stays)
+{
+    enum { PROMPT = 300, COMMON = 215, WHOLE = COMMON / PAGE * PAGE, WANTED = 40 };
+    static struct request first, others[3], later;
+    for (int f = 0; f < FAMILIES; f++) {
+        struct eng_session_options options;
+        struct eng_session *plain = open_session(engines[f], 0, false), *session = NULL;
+        struct status status = {0};
+        if (families[f].ranks > 1) {
+            close_session(plain);
+            continue;
+        }
+        first = (struct request){.counts = {PROMPT, 0}, .wanted = WANTED};
+        some_tokens(1, first.prompts[0], PROMPT);
+        for (uint32_t i = 0; i < 3; i++) {
+            others[i] = first;
+            some_tokens(2 + i, others[i].prompts[0] + COMMON, PROMPT - COMMON);
+            run_alone(plain, &others[i]);
+        }
+        run_alone(plain, &first);
+        later = (struct request){.counts = {PROMPT + WANTED + 1, 0}, .wanted = 4};
+        memcpy(later.prompts[0], first.prompts[0], PROMPT * sizeof(int32_t));
+        memcpy(later.prompts[0] + PROMPT, first.answers[0], WANTED * sizeof(int32_t));
+        later.prompts[0][PROMPT + WANTED] = 7;
+        run_alone(plain, &later);
+        close_session(plain);
+        test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
+        eng_session_options_init(&options);
+        test_expect_success(session_create(engines[f], &test_backend, &options, &session, &status), &status);
+        run_first_turn(session, &first);
+        run_first_turn(session, &others[0]); /* shows where texts branch off */
+        struct eng_sequence *failing = create(session, &others[1]);
+        submit(failing, &others[1], 0);
+        while (eng_sequence_state(failing) != ENG_STATE_DONE) {
+            test_backend_settings.not_finite = 1;
+            CHECK(eng_step(session, NULL, &error));
+        }
+        test_backend_settings.not_finite = 0;
+        assert_int_equal(eng_sequence_end(failing), ENG_END_NOT_FINITE);
+        eng_sequence_destroy(&failing);
+        assert_int_equal(run_first_turn(session, &others[2]), WHOLE);
+        assert_in_range(run_first_turn(session, &later), (PROMPT - 1) / PAGE * PAGE, PROMPT + WANTED);
+        close_session(session);
+    }
+}
+
 /* ---- ends of answers ---- */
 
 /* How an answer comes to an end that no step before it has foreseen: by a stop token alone; where the sampler waits for masks of the

@@ -410,6 +410,42 @@ static void test_cache(enum runner runner)
     }
 }
 
+/* Computes a prompt of its own, and returns how many tokens of it the cache had. */
+static uint64_t run_prompt(struct eng_session *session, const int32_t *tokens, size_t count, enum eng_end end,
+                           int32_t *answer)
+{
+    struct eng_sequence *sequence = create(session, false, 0);
+    CHECK(eng_sequence_submit(sequence, tokens, count, &error));
+    const uint64_t found = finish_cached(session);
+    assert_int_equal(eng_sequence_end(sequence), end);
+    assert_int_equal(eng_sequence_poll(sequence, answer, ANSWER), end == ENG_END_LENGTH ? ANSWER : 0);
+    eng_sequence_destroy(&sequence);
+    expect_all_free(session);
+    return found;
+}
+
+/* A beginning from which finite logits came stays for all others when a text that goes on from it fails, and so does what came after it. */
+static void test_shared_beginning(enum runner runner)
+{
+    enum { PAGE = 16, COMMON = 2 * PAGE, FIRST = 3 * PAGE + 5, WHOLE = FIRST + ANSWER };
+    int32_t first[WHOLE + 1], other[COMMON + PAGE + 4], ignored[ANSWER];
+    struct eng_session *session = open_session(runner, 2 * FABLES_CONTEXT);
+    fables_tokens(41, first, FIRST);
+    assert_int_equal(run_prompt(session, first, FIRST, ENG_END_LENGTH, first + FIRST), 0);
+    for (uint32_t round = 0; round < 2; round++) {
+        const size_t count = sizeof other / sizeof *other;
+        fables_tokens(42 + round, other, count);
+        memcpy(other, first, COMMON * sizeof *other);
+        other[count - 1] = OVERFLOW_VALUES;
+        assert_int_equal(run_prompt(session, other, count, ENG_END_NOT_FINITE, ignored), COMMON);
+        other[count - 1] = 300;
+        assert_int_equal(run_prompt(session, other, count, ENG_END_LENGTH, ignored), COMMON);
+    }
+    first[WHOLE] = 300;
+    assert_int_equal(run_prompt(session, first, WHOLE + 1, ENG_END_LENGTH, ignored), WHOLE / PAGE * PAGE);
+    eng_session_destroy(&session);
+}
+
 static void run_all(void **state)
 {
     const enum runner runner = *(const enum runner *)*state;
@@ -420,6 +456,7 @@ static void run_all(void **state)
     test_slots(runner);
     test_prompt_logprobs(runner, expected);
     test_cache(runner);
+    test_shared_beginning(runner);
 }
 
 int main(int argc, char **argv)

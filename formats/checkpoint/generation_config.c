@@ -131,7 +131,7 @@ bool generation_fields_parse(struct model_config *config, struct json_reader *re
         !json_reader_bool(reader, "do_sample", false, &config->do_sample, status) ||
         !parse_number(reader, "temperature", 0, 1e6, &config->temperature, status) ||
         !parse_number(reader, "top_p", 0, 1, &config->top_p, status) ||
-        !parse_number(reader, "repetition_penalty", 1e-6, 1e6, &config->repetition_penalty, status) ||
+        !parse_number(reader, "repetition_penalty", 0.01, 1e6, &config->repetition_penalty, status) ||
         !json_reader_u64(reader, "top_k", false, 0, INT32_MAX, &config->top_k, status) ||
         !field_rules_check(reader, steering_fields, sizeof steering_fields / sizeof *steering_fields, status) ||
         !field_rules_check(reader, harmless_fields, sizeof harmless_fields / sizeof *harmless_fields, status))

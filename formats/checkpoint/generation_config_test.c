@@ -102,6 +102,7 @@ TEST(test_refused)
         {"{'top_k': -1}", "'top_k'|found -1"},
         {"{'top_k': 2.0}", "'top_k'|an integer|found 2"},
         {"{'repetition_penalty': 0}", "'repetition_penalty'|found 0"},
+        {"{'repetition_penalty': 0.009}", "'repetition_penalty'|from 0.01"},
         {"{'num_beams': 4}", "'num_beams'|expected 1|not implemented|found 4"},
         {"{'no_repeat_ngram_size': 3}", "'no_repeat_ngram_size'|expected 0|found 3"},
         {"{'min_new_tokens': 3}", "'min_new_tokens'|expected 0"},

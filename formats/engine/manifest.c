@@ -84,7 +84,7 @@ static const struct field {
     {GROUP_SAMPLING, "top_k", FIELD_NUMBER, offsetof(struct manifest, top_k), 0, INT32_MAX},
     {GROUP_SAMPLING, "temperature", FIELD_REAL, offsetof(struct manifest, temperature), 0.0, 1e6},
     {GROUP_SAMPLING, "top_p", FIELD_REAL, offsetof(struct manifest, top_p), 1e-9, 1.0},
-    {GROUP_SAMPLING, "repetition_penalty", FIELD_REAL, offsetof(struct manifest, repetition_penalty), 1e-6, 1e6},
+    {GROUP_SAMPLING, "repetition_penalty", FIELD_REAL, offsetof(struct manifest, repetition_penalty), 0.01, 1e6},
     {GROUP_MODEL, "weight_dtype", FIELD_ENCODING, offsetof(struct manifest, weight_encoding), 0, 0},
     {GROUP_KV_CACHE, "dtype", FIELD_ENCODING, offsetof(struct manifest, kv_dtype), 0, 0},
 };

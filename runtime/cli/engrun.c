@@ -122,7 +122,7 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"min-p", 0, "P", .real = &generate->min_p, .most = 1,
          .help = "draw from the tokens with at least P times the probability of the likeliest one; 0: all"},
         {"repetition-penalty", 0, "R", .real = &generate->repetition_penalty, .most = 1000000, .above_zero = "above 0",
-         .help = "makes tokens that occurred less likely; 1: none"},
+         .help = "from 0.01: above 1 it makes tokens that occurred less likely; 1: none"},
         {"presence-penalty", 0, "R", .read = cli_read_presence_penalty, .to = &generate->presence_penalty,
          .help = "from -2 to 2: subtracted from the logits of tokens that occurred in the answer"},
         {"frequency-penalty", 0, "R", .read = cli_read_frequency_penalty, .to = &generate->frequency_penalty,

@@ -14,7 +14,6 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/server/server_exchange.h"
-#include "runtime/server/server_input.h"
 
 /* A request must arrive within this time, and the next one on the same connection, however slowly. */
 enum { RECEIVE_SECONDS = 30 };
@@ -65,7 +64,6 @@ static enum MHD_Result reply_error(struct server_exchange *exchange)
 {
     struct server_buffer out = {0};
     exchange->http = exchange->error.http;
-    server_input_rename(exchange->shape, &exchange->error);
     if (server_reply_error(&exchange->error, exchange->shape, &out))
         return queue_reply(exchange, "application/json", &out);
     server_buffer_free(&out);
@@ -350,7 +348,7 @@ static void client_left(void *context) { atomic_store((atomic_bool *)context, tr
 
 /* ---- the server ---- */
 
-/* The library closes its socket in some of its failures alone. `original`: a descriptor of the same socket. */
+/* The library leaves its socket open after some failures. `original`: a descriptor of the same socket. */
 static void close_if_open(int descriptor, int original)
 {
     struct stat own, same;
@@ -368,7 +366,8 @@ static bool start_thread(struct server *server, size_t index, struct status *sta
     struct server_thread *thread = &server->threads[index];
     thread->server = server;
     const int listener = fcntl(options->listener, F_DUPFD_CLOEXEC, 0);
-    if (listener < 0) return status_fail_errno(status, STATUS_MACHINE, errno, "a descriptor of its socket");
+    if (listener < 0)
+        return status_fail_errno(status, STATUS_MACHINE, errno, "the system refuses a descriptor of its socket");
     struct MHD_Daemon *daemon =
         MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, thread,
                          MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections,
@@ -383,16 +382,22 @@ static bool start_thread(struct server *server, size_t index, struct status *sta
     return server_thread_start(thread, daemon, status);
 }
 
+/* *status: why. */
+static bool fail_start(size_t index, uint64_t count, struct status *status)
+{
+    const struct status cause = *status;
+    return status_fail(status, cause.code,
+                       "HTTP thread %zu of %" PRIu64 " cannot start: %s; raise the limits of open files and of "
+                       "processes (ulimit -n, ulimit -u), or lower --http-threads",
+                       index + 1, count, cause.message);
+}
+
 /* None of the threads receives anything before all of them are there: a request that waits could not be given up. */
 static bool start_threads(struct server *server, struct status *status)
 {
     const uint64_t count = server->options.http_threads;
     for (size_t i = 0; i < count; i++)
-        if (!start_thread(server, i, status))
-            return status_prefix(status,
-                                 "HTTP thread %zu of %" PRIu64 " cannot start; raise the limits of open files and of "
-                                 "processes (ulimit -n, ulimit -u), or lower --http-threads",
-                                 i + 1, count);
+        if (!start_thread(server, i, status)) return fail_start(i, count, status);
     for (size_t i = 0; i < count; i++) server_thread_release(&server->threads[i]);
     return true;
 }

@@ -207,16 +207,25 @@ static bool go_on_in_thought(struct server_answer *answer, struct server_parts *
     return *more = true;
 }
 
-static bool add_call(struct server_answer *answer, struct server_parts *parts, bool *is_call)
+/* Appends the calls that were matched. */
+static enum server_calls take_calls(struct server_answer *answer, struct server_parts *parts)
 {
     const size_t before = parts->count;
     const enum server_calls added = server_calls_add(&answer->match.found, rest(answer), answer->tools, parts);
-    *is_call = added == SERVER_CALLS_ADDED;
-    if (!*is_call) return added == SERVER_CALLS_NONE;
+    if (added != SERVER_CALLS_ADDED) return added;
     size_t keep = parts->count;
     if (answer->tools->one_call) keep = before + (answer->calls ? 0 : 1);
     answer->calls += parts->count - before;
     server_parts_truncate(parts, keep);
+    return added;
+}
+
+/* Without parts, what was matched passes for a call whatever its arguments are: they are not parsed. */
+static bool add_call(struct server_answer *answer, struct server_parts *parts, bool *is_call)
+{
+    const enum server_calls added = parts ? take_calls(answer, parts) : SERVER_CALLS_ADDED;
+    *is_call = added == SERVER_CALLS_ADDED;
+    if (!*is_call) return added == SERVER_CALLS_NONE;
     answer->used += answer->match.at;
     answer->space.size = 0;
     answer->after_call = answer->start_is_past = true;
@@ -311,12 +320,21 @@ bool server_answer_finish(struct server_answer *answer, struct server_parts *par
     return ok;
 }
 
+/* Whether it is in reasoning, or some may begin yet. */
+static bool may_think(const struct server_answer *answer)
+{
+    return answer->state == SERVER_ANSWER_THOUGHT ||
+           ((answer->state == SERVER_ANSWER_TEXT || answer->state == SERVER_ANSWER_PATTERN) && takes_thought(answer));
+}
+
 bool server_answer_follow(struct server_answer *answer, const char *text, size_t size, bool *is_thought)
 {
-    struct server_parts parts = {0};
     *is_thought = answer->state == SERVER_ANSWER_THOUGHT;
-    const bool ok = server_answer_push(answer, text, size, &parts);
+    if (!may_think(answer)) {
+        server_answer_free(answer);
+        return true;
+    }
+    const bool ok = server_answer_push(answer, text, size, NULL);
     *is_thought = *is_thought || answer->state == SERVER_ANSWER_THOUGHT;
-    server_parts_free(&parts);
     return ok;
 }

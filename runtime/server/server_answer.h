@@ -42,7 +42,8 @@ void server_answer_bind(struct server_answer *answer);
 /* Each appends the decided parts. False: out of memory. */
 bool server_answer_push(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts);
 bool server_answer_finish(struct server_answer *answer, struct server_parts *parts);
-/* Reads the text of one token, without its parts. *is_thought: it is of reasoning or of a marker of that. False: out of memory. */
+/* Reads the text of one token, without its parts. *is_thought: it is of reasoning or of a marker of that. Once no reasoning can begin any
+ * more, the answer is PLAIN and has no memory. False: out of memory. */
 bool server_answer_follow(struct server_answer *answer, const char *text, size_t size, bool *is_thought);
 void server_answer_free(struct server_answer *answer);
 

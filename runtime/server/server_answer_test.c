@@ -327,8 +327,55 @@ TEST(test_tokens_of_reasoning)
             assert_true(server_answer_follow(&answer, tokens[i].text, strlen(tokens[i].text), &is_thought));
             assert_int_equal(is_thought, tokens[i].is_thought);
         }
+        assert_int_equal(answer.state, SERVER_ANSWER_PLAIN);
+        assert_null(answer.held.data);
         server_answer_free(&answer);
     }
+}
+
+/* How many of the text's bytes, each a token, are of reasoning; *state: after them. */
+static size_t count_thought(const char *signs, const char *choice, const char *text, enum server_answer_state *state)
+{
+    struct server_dialect dialect;
+    struct server_answer answer;
+    size_t count = 0;
+    char *own = strdup(test_json(text));
+    server_dialect_find(signs, &dialect);
+    if (choice) use_tools(choice);
+    server_answer_begin(&answer, &dialect, choice ? &tools : NULL, false);
+    if (is_bound) server_answer_bind(&answer);
+    for (size_t i = 0; own[i]; i++) {
+        bool is_thought;
+        assert_true(server_answer_follow(&answer, own + i, 1, &is_thought));
+        count += is_thought;
+    }
+    *state = answer.state;
+    server_answer_free(&answer);
+    server_tools_free(&tools);
+    free(own);
+    return count;
+}
+
+TEST(test_tokens_of_reasoning_around_calls)
+{
+    static const char call[] = "<tool_call>{'name': 'get', 'arguments': {'s': '<think>'}}</tool_call><think>ab";
+    static const char special[] = "<|tool_call>call:get{s:<|'|><|channel>thought<|'|>}<tool_call|>";
+    enum server_answer_state end;
+    /* The last byte of a marker that begins reasoning, and what follows. */
+    assert_int_equal(count_thought("<tool_call><think></think>", "'auto'", call, &end), 3);
+    assert_int_equal(end, SERVER_ANSWER_THOUGHT);
+    /* Without tools the call is content, in which no reasoning begins. */
+    assert_int_equal(count_thought("<tool_call><think></think>", NULL, call, &end), 0);
+    assert_int_equal(end, SERVER_ANSWER_PLAIN);
+    assert_int_equal(count_thought("<tool_call><think></think>", "'required'", "[<think>ab", &end), 0);
+    assert_int_equal(end, SERVER_ANSWER_PLAIN);
+    is_bound = true;
+    assert_int_equal(count_thought("<tool_call><think></think>", "'auto'", "<think>ab", &end), 0);
+    assert_int_equal(end, SERVER_ANSWER_PLAIN);
+    is_bound = false;
+    /* A special marker begins reasoning after content, too, but not in a call. */
+    assert_int_equal(count_thought("<|tool_call>call:<|channel>thought", "'auto'", special, &end), 0);
+    assert_int_equal(count_thought("<|tool_call>call:<|channel>thought", "'auto'", "a<|channel>thoughtb", &end), 2);
 }
 
 int main(void) { return test_run(); }

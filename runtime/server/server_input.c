@@ -17,7 +17,10 @@ bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, b
                                         : server_responses_read(value, &chat, &echo, error));
     const bool thinks = ok && shape == SERVER_MESSAGES && server_messages_wants_thinking(value);
     json_decref(value);
-    ok = ok && server_request_read_value(endpoint, chat, request, error);
+    if (ok && !server_request_read_value(endpoint, chat, request, error)) {
+        server_input_rename(shape, error);
+        ok = false;
+    }
     request->shape = shape;
     request->wants_thinking = thinks;
     request->echo_body = echo;

@@ -9,7 +9,8 @@
  * prompt are asked for. */
 bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, bool counts, const char *body,
                        size_t size, struct server_request *request, struct server_error *error);
-/* Gives the field that a failure names the name that it has in the API, where bodies are read as those of chats. */
+/* Replaces the chat's name of a field in a failure by the API's: for failures of what was read. Those of server_input_read have the names
+ * that the client wrote. */
 void server_input_rename(enum server_shape shape, struct server_error *error);
 
 #endif

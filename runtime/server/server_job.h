@@ -85,7 +85,8 @@ size_t server_job_prompt_of(const struct server_job *job, size_t choice);
 
 /* Tokens of all of its answers so far, and those of their reasoning. */
 uint64_t server_job_tokens(const struct server_job *job, uint64_t *reasoning);
-/* Tokens of its prompts that the prefix cache had before the job. Requires: each prompt is computed. */
+/* Tokens of its prompts that came from the prefix cache, also where another prompt of the job computed them. Requires: each prompt is computed,
+ * or the job has failed. */
 uint64_t server_job_cached_tokens(const struct server_job *job);
 
 /* Converts the prompts of a request that are not tokens yet. */

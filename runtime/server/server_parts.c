@@ -21,7 +21,7 @@ static struct server_part *add(struct server_parts *parts, enum server_part_kind
 
 bool server_parts_text(struct server_parts *parts, enum server_part_kind kind, const char *text, size_t size)
 {
-    if (!size) return true;
+    if (!parts || !size) return true;
     struct server_part *last = parts->count ? &parts->items[parts->count - 1] : NULL;
     const bool goes_on =
         last && (last->kind == kind || (kind == SERVER_PART_ARGUMENTS && last->kind == SERVER_PART_CALL));

@@ -26,8 +26,8 @@ struct server_parts {
     size_t count, capacity;
 };
 
-/* Appends text to the last part if that has the same kind, else as a part of its own. An empty text adds nothing. Each
- * returns false if memory is lacking. */
+/* Appends text to the last part if that has the same kind, else as a part of its own. An empty text adds nothing; parts NULL: nor does any
+ * other. Each returns false if memory is lacking. */
 bool server_parts_text(struct server_parts *parts, enum server_part_kind kind, const char *text, size_t size);
 /* `id` "" or longer than fits: a random one is made. */
 bool server_parts_call(struct server_parts *parts, const char *name, const char *id, const char *arguments,

@@ -355,7 +355,7 @@ static const struct field fields[] = {
     {"temperature", GENERATE, read_real, AT(temperature), 0, 1000000},
     {"top_p", GENERATE, read_real, AT(top_p), 0, 1, true},
     {"top_k", GENERATE, .read = read_top_k},
-    {"repetition_penalty", GENERATE, read_real, AT(repetition_penalty), 0, 1000000, true},
+    {"repetition_penalty", GENERATE, read_real, AT(repetition_penalty), 0.01, 1000000},
     {"min_p", GENERATE, read_real, AT(min_p), 0, 1},
     {"presence_penalty", GENERATE, read_real, AT(presence_penalty), -2, 2},
     {"frequency_penalty", GENERATE, read_real, AT(frequency_penalty), -2, 2},

@@ -193,7 +193,11 @@ static unsigned begin_answer(struct server_exchange *exchange, enum server_endpo
         server_fail(&exchange->error, 503, "shutting_down", NULL, "the server is shutting down");
         return 0;
     }
-    bool ok = read_request(exchange, endpoint, false, &request) && submit(exchange, &request);
+    bool ok = read_request(exchange, endpoint, false, &request);
+    if (ok && !submit(exchange, &request)) {
+        server_input_rename(exchange->shape, &exchange->error);
+        ok = false;
+    }
     server_request_free(&request);
     return ok ? SERVER_LATER : 0;
 }
@@ -221,9 +225,13 @@ static unsigned answer_count(struct server_exchange *exchange, struct server_buf
 {
     struct server_request request;
     const struct server_model *model = NULL;
-    bool ok = read_request(exchange, SERVER_CHAT, true, &request) && (model = find_model(exchange, request.model)) &&
-              server_job_tokenize(server_model_engine(model), &request, &exchange->error) &&
-              (server_messages_count(request.prompts->count, out) || server_fail_memory(&exchange->error));
+    bool ok = read_request(exchange, SERVER_CHAT, true, &request);
+    if (ok && !((model = find_model(exchange, request.model)) &&
+                server_job_tokenize(server_model_engine(model), &request, &exchange->error) &&
+                (server_messages_count(request.prompts->count, out) || server_fail_memory(&exchange->error)))) {
+        server_input_rename(exchange->shape, &exchange->error);
+        ok = false;
+    }
     server_request_free(&request);
     return ok ? MHD_HTTP_OK : 0;
 }

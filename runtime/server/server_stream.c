@@ -36,7 +36,7 @@ struct news {
     size_t index; /* of the choice */
     struct server_buffer text;
     struct server_logprobs logprobs;
-    bool has_prompt;           /* its prompt is computed */
+    bool has_prompt;           /* its prompt is computed, or it has ended */
     enum server_finish finish; /* NONE: it goes on */
     const char *stop;          /* the stop string before which it has ended */
 };

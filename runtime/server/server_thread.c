@@ -56,10 +56,11 @@ bool server_thread_start(struct server_thread *thread, struct MHD_Daemon *daemon
     thread->is_listening = true;
     thread->wakes = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     thread->has_wakes = thread->wakes >= 0;
-    if (!thread->has_wakes) return status_fail_errno(status, STATUS_MACHINE, errno, "eventfd");
+    if (!thread->has_wakes)
+        return status_fail_errno(status, STATUS_MACHINE, errno, "the system refuses an event descriptor");
     const int failure = pthread_create(&thread->thread, NULL, run, thread);
     thread->has_thread = !failure;
-    return !failure || status_fail_errno(status, STATUS_MACHINE, failure, "pthread_create");
+    return !failure || status_fail_errno(status, STATUS_MACHINE, failure, "the system refuses a thread");
 }
 
 void server_thread_wake(struct server_thread *thread) { eventfd_write(thread->wakes, 1); }

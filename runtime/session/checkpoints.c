@@ -37,14 +37,20 @@ void checkpoints_close(struct checkpoints *checkpoints)
     *checkpoints = (struct checkpoints){0};
 }
 
+/* It is in use, and its tokens are the beginning of `tokens`. */
+static bool is_of(const struct session_checkpoint *one, uint64_t root, const int32_t *tokens, uint32_t most)
+{
+    return one->count && one->count <= most && one->root == root &&
+           memcmp(one->tokens, tokens, one->count * sizeof *tokens) == 0;
+}
+
 struct session_checkpoint *checkpoints_find(const struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
                                             uint32_t most)
 {
     struct session_checkpoint *found = NULL;
     for (uint32_t i = 0; i < checkpoints->count; i++) {
         struct session_checkpoint *one = &checkpoints->all[i];
-        if (!one->count || one->count > most || one->root != root || (found && one->count <= found->count)) continue;
-        if (memcmp(one->tokens, tokens, one->count * sizeof *tokens) == 0) found = one;
+        if ((!found || one->count > found->count) && is_of(one, root, tokens, most)) found = one;
     }
     return found;
 }
@@ -73,6 +79,24 @@ void checkpoints_drop(struct checkpoints *checkpoints, struct session_checkpoint
     checkpoints->pool->spare_count -= checkpoint->page_count;
     for (uint32_t i = 0; i < checkpoint->page_count; i++) page_pool_drop(checkpoints->pool, checkpoint->pages[i]);
     checkpoint->count = checkpoint->page_count = 0;
+}
+
+void checkpoints_prove(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens, uint32_t from,
+                       uint32_t to)
+{
+    for (uint32_t i = 0; i < checkpoints->count; i++) {
+        struct session_checkpoint *one = &checkpoints->all[i];
+        if (one->count > from && !one->is_proven) one->is_proven = is_of(one, root, tokens, to);
+    }
+}
+
+void checkpoints_forget(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens, uint32_t from,
+                        uint32_t to)
+{
+    for (uint32_t i = 0; i < checkpoints->count; i++) {
+        struct session_checkpoint *one = &checkpoints->all[i];
+        if (one->count > from && !one->is_proven && is_of(one, root, tokens, to)) checkpoints_drop(checkpoints, one);
+    }
 }
 
 /* The one that was used longest ago; NULL: none is in use. */
@@ -124,6 +148,7 @@ struct session_checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint
     one->count = count;
     one->root = root;
     one->block = block;
+    one->is_proven = false;
     one->page_count = pages;
     memcpy(one->tokens, tokens, count * sizeof *tokens);
     checkpoints_touch(checkpoints, one);

@@ -18,6 +18,7 @@ struct session_checkpoint {
     uint64_t root;       /* page_pool_root of their rotary frequencies */
     uint64_t block;      /* number of their last block; 0: blocks have no pages */
     uint64_t used;       /* when it was made or used last, by checkpoints.clock */
+    bool is_proven;      /* finite logits came from it */
     uint32_t page_count; /* copies */
     int32_t *pages;      /* [checkpoints.most_pages] */
     int32_t *tokens;     /* [count] */
@@ -53,6 +54,12 @@ void checkpoints_touch(struct checkpoints *checkpoints, struct session_checkpoin
 struct session_checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
                                            uint32_t count, uint64_t block, uint32_t pages);
 void checkpoints_drop(struct checkpoints *checkpoints, struct session_checkpoint *checkpoint);
+/* Those after more than `from` and at most `to` of the tokens are proven. */
+void checkpoints_prove(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens, uint32_t from,
+                       uint32_t to);
+/* Those that are not proven are dropped. */
+void checkpoints_forget(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens, uint32_t from,
+                        uint32_t to);
 /* Until checkpoints_release, its pages are not available. */
 void checkpoints_hold(struct checkpoints *checkpoints, const struct session_checkpoint *checkpoint);
 void checkpoints_release(struct checkpoints *checkpoints);

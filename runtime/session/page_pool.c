@@ -13,6 +13,7 @@ struct page_block {
     uint64_t before;      /* number of the block before */
     int32_t next;         /* in the bucket */
     int32_t older, newer; /* if idle */
+    bool is_proven;
 };
 
 static bool open_cache(struct page_pool *pool)
@@ -156,10 +157,16 @@ uint64_t page_pool_keep(struct page_pool *pool, uint64_t before, const int32_t *
     return pool->last_number;
 }
 
+void page_pool_prove(struct page_pool *pool, int32_t page)
+{
+    const int32_t block = pool->block_of[page];
+    if (block != PAGE_POOL_NONE) pool->blocks[block].is_proven = true;
+}
+
 void page_pool_forget(struct page_pool *pool, int32_t page)
 {
     const int32_t block = pool->block_of[page];
-    if (block != PAGE_POOL_NONE) leave_cache(pool, block);
+    if (block != PAGE_POOL_NONE && !pool->blocks[block].is_proven) leave_cache(pool, block);
 }
 
 /* ---- pages ---- */

@@ -8,6 +8,10 @@
  * ago goes first. Slots give their blocks back from the last to the first, so that a block goes before those that lead to it. A
  * block without the one before it is not found any more, and goes in its turn.
  *
+ * A block is proven once finite logits came from it. Proven blocks stay if other logits that come from them are not finite: those are due
+ * to the tokens after them, and one request must not take a shared beginning from all others. If memory of a proven block was damaged,
+ * nothing but its turn to go heals it.
+ *
  * Requires: one thread at a time. */
 #ifndef RUNTIME_SESSION_PAGE_POOL_H
 #define RUNTIME_SESSION_PAGE_POOL_H
@@ -61,7 +65,9 @@ const int32_t *page_pool_hold(struct page_pool *pool, int32_t block);
 /* Puts the pages [groups], which hold these tokens, into the cache, unless it has such a block. Returns the number of that block.
  * Requires: one slot holds the pages, and no step writes to them any more. */
 uint64_t page_pool_keep(struct page_pool *pool, uint64_t before, const int32_t *tokens, const int32_t *pages);
-/* The block that the page belongs to, if it is in the cache, is not found any more. Requires: a slot holds the page. */
+/* The block that the page belongs to, if it is in the cache, is proven. Requires: a slot holds the page; so for the next. */
+void page_pool_prove(struct page_pool *pool, int32_t page);
+/* Unless it is proven, it is not found any more. */
 void page_pool_forget(struct page_pool *pool, int32_t page);
 
 #endif

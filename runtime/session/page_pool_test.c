@@ -160,6 +160,26 @@ TEST(a_block_that_is_forgotten_is_found_no_more)
     page_pool_close(&pool);
 }
 
+TEST(a_proven_block_is_not_forgotten)
+{
+    struct page_pool pool;
+    static const int32_t texts[2][PAGE_TOKENS] = {{1, 1}, {2, 2}};
+    int32_t pages[GROUPS];
+    assert_true(page_pool_open(&pool, GROUPS, GROUPS, PAGE_TOKENS, true));
+    for (int i = 0; i < 2; i++) {
+        for (int g = 0; g < GROUPS; g++) pages[g] = page_pool_take(&pool);
+        page_pool_prove(&pool, pages[0]); /* it is not in the cache yet */
+        page_pool_keep(&pool, page_pool_root(0), texts[i], pages);
+        if (i == 0) page_pool_prove(&pool, pages[GROUPS - 1]);
+        page_pool_forget(&pool, pages[0]);
+        /* The second text has the pages of the first one, which was proven. */
+        assert_int_equal(page_pool_find(&pool, page_pool_root(0), texts[i]) == PAGE_POOL_NONE, i == 1);
+        for (int g = 0; g < GROUPS; g++) page_pool_drop(&pool, pages[g]);
+    }
+    assert_int_equal(pool.free_count, GROUPS);
+    page_pool_close(&pool);
+}
+
 TEST(without_a_cache_nothing_is_found)
 {
     struct page_pool pool;

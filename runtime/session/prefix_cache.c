@@ -226,6 +226,7 @@ static void make_checkpoint(struct eng_sequence *sequence, uint32_t count, uint3
             return;
     }
     sequence->checkpoint = count;
+    if (count <= sequence->sound) checkpoints_prove(&session->checkpoints, root, sequence->tokens, count - 1, count);
 }
 
 /* Makes those that are due where the sequence is. */
@@ -251,24 +252,34 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
     sequence->computed += count;
     reach(sequence);
     if (!session->caches || sequence->is_private) return;
-    for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++)
+    for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++) {
         sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
                                            sequence->tokens + (size_t)sequence->blocks * page);
+        if ((sequence->blocks + 1) * page <= sequence->sound)
+            slots_prove_block(session, sequence->slot, sequence->blocks);
+    }
     if (session->checkpointing) make_checkpoints(sequence);
+}
+
+void sequence_prove(struct eng_sequence *sequence, uint32_t tokens)
+{
+    struct eng_session *session = sequence->session;
+    const uint32_t page = page_tokens(session);
+    for (uint32_t i = sequence->sound / page; i < sequence->blocks && (i + 1) * page <= tokens; i++)
+        slots_prove_block(session, sequence->slot, i);
+    if (sequence->checkpoint > sequence->sound)
+        checkpoints_prove(&session->checkpoints, root_of(sequence), sequence->tokens, sequence->sound, tokens);
+    sequence->sound = tokens;
 }
 
 void sequence_leave_cache(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
-    struct checkpoints *checkpoints = &session->checkpoints;
-    struct session_checkpoint *last;
     if (!session->caches || sequence->is_private) return;
     sequence->is_private = true;
     for (uint32_t i = sequence->sound / page_tokens(session); i < sequence->blocks; i++)
         slots_forget_block(session, sequence->slot, i);
-    while ((last = checkpoints_find(checkpoints, root_of(sequence), sequence->tokens, sequence->computed)) &&
-           last->count > sequence->sound)
-        checkpoints_drop(checkpoints, last);
+    checkpoints_forget(&session->checkpoints, root_of(sequence), sequence->tokens, sequence->sound, sequence->computed);
 }
 
 void sequence_leave_checkpoint(struct eng_sequence *sequence)

@@ -61,8 +61,9 @@ bool sampling_read(const struct eng_session *session, const struct eng_sampling 
                            (double)own.temperature);
     if (!(own.top_p >= 0 && own.top_p <= 1))
         return status_fail(status, STATUS_USAGE, "sampling: top_p is %g, expected 0 to 1", (double)own.top_p);
-    if (!isfinite(own.repetition_penalty) || own.repetition_penalty < 0)
-        return status_fail(status, STATUS_USAGE, "sampling: repetition_penalty is %g, expected 0 or more",
+    /* Within these bounds no logits of use overflow. */
+    if (own.repetition_penalty != 0 && !(own.repetition_penalty >= 0.01f && own.repetition_penalty <= 1e6f))
+        return status_fail(status, STATUS_USAGE, "sampling: repetition_penalty is %g, expected 0.01 to 1000000, or 0",
                            (double)own.repetition_penalty);
     if (own.top_k > INT32_MAX)
         return status_fail(status, STATUS_USAGE, "sampling: top_k is %u, expected at most %d", own.top_k, INT32_MAX);

@@ -597,7 +597,7 @@ static bool read_part(struct eng_sequence *sequence, const struct replay_part *p
         if (drawn[i] == PLAN_NO_TOKEN)
             sequence_leave_cache(sequence);
         else
-            sequence->sound = sequence->computed + i + 1;
+            sequence_prove(sequence, sequence->computed + i + 1);
         prompt_rows_read(sequence, logits, hidden);
     }
     return true;

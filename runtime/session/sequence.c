@@ -265,7 +265,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
         finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
         return;
     }
-    sequence->sound = sequence->computed;
+    sequence_prove(sequence, sequence->computed);
     drafts_learn(sequence, token);
     sequence->tokens[sequence->count++] = token;
     sequence->drawn_step = sequence->session->steps;

@@ -94,7 +94,7 @@ struct eng_sequence {
     uint32_t count;    /* tokens so far */
     uint32_t computed; /* tokens that are in the KV pages */
     uint32_t sound;    /* part of those: the first ones, from which finite logits came */
-    uint32_t reached;  /* most of them so far, and at least the tokens before the latest prompt */
+    uint32_t reached;  /* largest value of `computed` so far, and at least the tokens before the latest prompt */
     uint32_t cached;   /* tokens of the latest prompt that came from the cache */
     bool is_private;   /* others do not use its pages: they came from a file, or its logits were not finite */
     struct session_kept kept;
@@ -258,7 +258,8 @@ bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uin
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
-/* The slot's pages at `index` leave the cache: page_pool_forget. */
+/* The slot's pages at `index` are a proven block: page_pool_prove. Leave the cache, if they are not: page_pool_forget. */
+void slots_prove_block(struct eng_session *session, int32_t slot, uint32_t index);
 void slots_forget_block(struct eng_session *session, int32_t slot, uint32_t index);
 /* Makes a checkpoint of the slot's first `count` tokens, which are whole blocks and one at least, as checkpoints_add. False: the slot's
  * pages or state have lost what it needs, or no room is left. Requires: `count` is beyond a checkpoint that the slot used, and nothing
@@ -441,8 +442,10 @@ void sequence_use_cache(struct eng_sequence *sequence);
 uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t pages);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
 void sequence_computed(struct eng_sequence *sequence, uint32_t count);
-/* Its logits are not finite: what it has computed, or found in the cache, since they last were is not found any more, and nothing of it
- * is from now on. Requires: it has a slot. */
+/* Its logits after so many tokens are finite: what it has computed of those, or found in the cache, is proven. Requires: it has a slot; so
+ * for the next. */
+void sequence_prove(struct eng_sequence *sequence, uint32_t tokens);
+/* Its logits are not finite: what led there and is not proven is not found any more, and nothing of it is from now on. */
 void sequence_leave_cache(struct eng_sequence *sequence);
 /* Makes a last checkpoint, if that is of use. Called before its slot is given back. */
 void sequence_leave_checkpoint(struct eng_sequence *sequence);

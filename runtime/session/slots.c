@@ -177,11 +177,22 @@ uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t in
     return page_pool_keep(&session->pool, before, tokens, pages);
 }
 
-void slots_forget_block(struct eng_session *session, int32_t slot, uint32_t index)
+/* One of the pages of a block. */
+static int32_t block_page(struct eng_session *session, int32_t slot, uint32_t index)
 {
     unsigned g = 0;
     while (!has_all_tokens(session, g)) g++;
-    page_pool_forget(&session->pool, slot_pages(session, g, slot)[index]);
+    return slot_pages(session, g, slot)[index];
+}
+
+void slots_prove_block(struct eng_session *session, int32_t slot, uint32_t index)
+{
+    page_pool_prove(&session->pool, block_page(session, slot, index));
+}
+
+void slots_forget_block(struct eng_session *session, int32_t slot, uint32_t index)
+{
+    page_pool_forget(&session->pool, block_page(session, slot, index));
 }
 
 void slots_place(struct eng_session *session, int32_t slot, uint32_t position, int32_t rope_set)

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import unittest
 
 from harness import ENGBUILD, ENGSERVE, FABLES, LIBFAULTS, SANITIZED, build_engine, environment, run, scratch, tally
@@ -15,6 +16,7 @@ from harness import ENGBUILD, ENGSERVE, FABLES, LIBFAULTS, SANITIZED, build_engi
 POINTS = 6 if SANITIZED else 24
 FIRST_CALLS = 4 if SANITIZED else 12  # every one of the first calls, which parse the command line
 LAST_CALLS = 4 if SANITIZED else 16  # every one of the last calls, which rename the file
+MOST_SECONDS = 120  # of a start of engserve
 OPTIONS = [[], ["--gpus", "2", "--json"]]
 
 
@@ -83,10 +85,15 @@ class ThreadFaults(unittest.TestCase):
         with subprocess.Popen([ENGSERVE, "fables=" + build_engine(FABLES, "--max-batch", "4"), "--port", "0", "--threads", "2", "--quiet"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               env=environment(preloaded(nth, FAULT_THREADS="1"))) as server:
-            if b"ready at" in server.stdout.readline():
-                server.send_signal(signal.SIGTERM)
-            log = server.stderr.read().decode()
-            return server.wait(), log
+            limit = threading.Timer(MOST_SECONDS, server.kill)
+            limit.start()
+            try:
+                if b"ready at" in server.stdout.readline():
+                    server.send_signal(signal.SIGTERM)
+                log = server.stderr.read().decode()
+                return server.wait(), log
+            finally:
+                limit.cancel()
 
     def test_engserve(self):
         logs = []
@@ -97,7 +104,7 @@ class ThreadFaults(unittest.TestCase):
             self.assertEqual(code, 3, log)
             self.assertRegex(log, r"^engserve: .*thread.*\n$")
             logs.append(log)
-        found = [int(match.group(1)) for log in logs for match in [re.search(r"HTTP thread (\d+) of 4 cannot start; raise the limits", log)] if match]
+        found = [int(match.group(1)) for log in logs for match in [re.search(r"HTTP thread (\d+) of 4 cannot start: the system refuses a thread: .*; raise the limits", log)] if match]
         self.assertEqual(found, [1, 2, 3, 4], logs)
         self.assertGreaterEqual(len(logs), 6, logs)  # a thread of the session and one of the model, too
         tally("starts of engserve without a thread", len(logs))

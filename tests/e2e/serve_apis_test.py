@@ -161,6 +161,8 @@ class Apis(Served):
         self.assertEqual(reply["type"], "error")
         self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")
         # Failures that are found in what a chat would be have the API's own names of fields.
+        for name in ("messages", "max_completion_tokens", "response_format", "reasoning_effort"):  # names of chats
+            self.refused("/v1/responses", {"input": "x", name: "x"}, 400, name, "field '%s' is not known" % name)
         self.refused("/v1/responses", {"input": "x", "max_output_tokens": 0.5}, 400, "max_output_tokens", "max_output_tokens: expected an integer from 1")
         self.refused("/v1/responses", {"model": "tools", "input": "wolf " * 2000}, 400, "input", "the context of this model")
         form = {"type": "json_schema", "name": "x", "schema": {"unevaluatedProperties": {}}}

@@ -320,7 +320,7 @@ class Refused(Served):
                 ("top_k", -2, "-1"), ("n", 0, "1 to 128"), ("n", 129), ("n", 1.5), ("seed", "x", "integer"),
                 ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 17, "16"), ("stop", [""], "1 to"), ("stop", 3),
                 ("stop", "x" * 1025), ("stop_token_ids", [-1]), ("stop_token_ids", list(range(16))), ("stream", 1, "true or false"),
-                ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 101}, "101"),
+                ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("repetition_penalty", 1e-40, "at least 0.01"), ("logit_bias", {"1": 101}, "101"),
                 ("logit_bias", {"x": 1}, "'x'"), ("logit_bias", {"+1": 1}, "'+1'"), ("logit_bias", {"999999": 1}, "999999", "vocabulary"),
                 ("logit_bias", {str(i): 1 for i in range(1025)}, "1024"), ("logit_bias", [1]), ("logit_bias", {"1": "2"}),
                 ("presence_penalty", 2.5, "at most 2"), ("frequency_penalty", -2.5, "at least -2"), ("min_p", 1.1, "at most 1"),
@@ -330,7 +330,7 @@ class Refused(Served):
                 with self.subTest(path=path, field=field, value=value):
                     self.refused(path, {**own, field: value}, 400, field, field, *words)
                     tried += 1
-        self.assertEqual(tried, 68)
+        self.assertEqual(tried, 70)
 
     def test_fields_of_one_endpoint(self):
         chat, complete = {"model": "chat", "messages": HELLO}, {"model": "fables", "prompt": PROMPT}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* As a preloaded library it reads FAULT_NTH, FAULT_FROM_THERE_ON and FAULT_THREADS (thread starts alone are counted and fail), if they are
+/* As a preloaded library it reads FAULT_NTH, FAULT_FROM_THERE_ON and FAULT_THREADS (only thread starts are counted and fail), if they are
  * set, when it is loaded, and writes the number of calls, and of failures among them, to the file FAULT_REPORT when the process exits. */
 #include "tests/faults/faults.h"
 

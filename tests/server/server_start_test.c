@@ -146,7 +146,7 @@ static void stop(struct server **server)
 
 TEST(a_later_thread_does_not_start)
 {
-    char rest[64], named[64];
+    char rest[64], named[200];
     const int descriptors = count_descriptors(), threads = count_entries("/proc/self/task");
     for (int nth = 1; nth <= THREADS; nth++) {
         struct server *server = NULL;
@@ -156,9 +156,11 @@ TEST(a_later_thread_does_not_start)
         assert_false(start(listener, &server, &status));
         assert_null(server);
         assert_int_equal(atomic_load(&injected.countdown), 0);
-        snprintf(named, sizeof named, "HTTP thread %d of %d cannot start; raise the limits", nth, THREADS);
+        snprintf(named, sizeof named,
+                 "HTTP thread %d of %d cannot start: the system refuses a thread: %s; raise the limits", nth, THREADS,
+                 strerror(EAGAIN));
         assert_int_equal(status_exit_code(&status), 3);
-        if (!strstr(status.message, named) || !strstr(status.message, strerror(EAGAIN))) fail_msg("%s", status.message);
+        if (!strstr(status.message, named)) fail_msg("%s", status.message);
         assert_true(recv(injected.client, rest, sizeof rest, 0) <= 0); /* the connection is closed */
         assert_false(server_model_is_busy(model));
         close(injected.client);
@@ -196,7 +198,7 @@ TEST(descriptors_run_out)
         } else {
             assert_null(server);
             assert_int_equal(status_exit_code(&status), 3);
-            if (!strstr(status.message, "cannot start; raise the limits of open files")) fail_msg("%s", status.message);
+            test_expect_message(&status, "HTTP thread |cannot start: |; raise the limits of open files");
         }
         assert_int_equal(count_descriptors(), descriptors);
         expect_threads(threads);
