@@ -18,7 +18,6 @@
 #define KERNELS_STATE_SPACE_STATE_SPACE_CHUNK_CUH
 
 #include "kernels/op/recurrent_chunk.cuh"
-#include "kernels/op/recurrent_copies.cuh"
 #include "kernels/state_space/state_space_chunk_layout.cuh"
 
 template <class P> struct state_space_chunk_body : recurrent_chunk {
@@ -128,7 +127,7 @@ template <class P> struct state_space_chunk_body : recurrent_chunk {
     }
 
     /* dt of the chunk's row that is the thread's. */
-    static __device__ __forceinline__ float load_dt(const block &b, int chunk)
+    static __device__ __forceinline__ float load_gates(const block &b, int chunk)
     {
         const int row = chunk * CHUNK + preparer();
         if (preparer() >= CHUNK || row >= b.count) return 0;
@@ -371,56 +370,6 @@ template <class P> struct state_space_chunk_body : recurrent_chunk {
 
     /* ---- the rows of a slot ---- */
 
-    /* The rows that `b` says, from this position on. `heads`: the slot's state of this head, in the first copy. */
-    static __device__ __forceinline__ void run_slot(const block &b, int position, u8 *heads)
-    {
-        constexpr i64 COPY = P::RECURRENT_BYTES / RECURRENT_COPIES_CUDA;
-        const int warp = (int)threadIdx.x / 32;
-        if (warp >= WARPS + PREPARERS) {
-            meet_all();
-#pragma unroll 1
-            for (int chunk = 0; chunk <= b.chunks; chunk++) {
-                if (chunk > 0) finish_chunk(b, chunk - 1);
-                meet_all();
-            }
-        } else if (warp >= WARPS) {
-            float next = load_dt(b, 0);
-            copy_chunk(b, 0);
-#pragma unroll 1
-            for (int chunk = -1; chunk <= b.chunks; chunk++) {
-                const float own = next;
-                next = load_dt(b, chunk + 2);
-                copy_chunk(b, chunk + 2);
-                copy_wait<1>();
-                meet_preparers(); /* the next chunk has come, of all of them */
-                if (chunk + 1 < b.chunks) prepare_chunk(b, chunk + 1, own);
-                meet_all();
-            }
-        } else {
-            part state = {};
-            if (position > 0) {
-                const float *before =
-                    (const float *)(heads + (position + 1) % RECURRENT_COPIES_CUDA * COPY) + state_begin(b);
-#pragma unroll
-                for (int n = 0; n < 2 * STATE_TILES; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) state.at[n][i] = load_written_float(before + state_offset(n, i));
-            }
-            meet_all();
-#pragma unroll 1
-            for (int chunk = 0; chunk < b.chunks; chunk++) {
-                compute_chunk(b, chunk, state);
-                meet_all();
-            }
-            float *after = (float *)(heads + (position + b.count - 1) % RECURRENT_COPIES_CUDA * COPY) + state_begin(b);
-#pragma unroll
-            for (int n = 0; n < 2 * STATE_TILES; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) after[state_offset(n, i)] = state.at[n][i];
-            meet_all();
-        }
-    }
-
     /* `memory`: shared, AT.bytes. `state`: of slot 0. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const void *xbc, const void *z,
                                                const float *dt, const void *a_log, const void *dt_bias, const void *d,
@@ -444,13 +393,7 @@ template <class P> struct state_space_chunk_body : recurrent_chunk {
                    0};
         device_wait();
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
-#pragma unroll 1
-        for (int row = 0; row < rows; row += b.count) {
-            b.first_row = row;
-            b.count = count_rows(slots, row, rows);
-            b.chunks = (b.count + CHUNK - 1) / CHUNK;
-            run_slot(b, positions[row], state + (i64)slots[row] * P::RECURRENT_BYTES + head * HEAD_BYTES);
-        }
+        recurrent_turns<state_space_chunk_body>::run(b, rows, slots, positions, state, P::RECURRENT_BYTES, HEAD_BYTES);
     }
 };
 
