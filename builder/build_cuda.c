@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include "builder/build_graph.h"
+#include "builder/golden/accuracy_cuda.h"
 #include "builder/golden/golden_cuda.h"
 #include "builder/gpu_record.h"
 #include "builder/lower/names.h"
 #include "builder/lower/lower_cuda.h"
+#include "formats/base/checked.h"
 #include "kernels/routed_matmul/routed_matmul.h"
 #include "tuner/cuda/plan_timer.h"
 #include "tuner/cuda/tune.h"
@@ -350,6 +352,68 @@ bool build_cuda_golden(struct build *build, struct golden_outputs *golden, struc
     }
     return compute_golden_cuda(&rig, build->plans, build->library_plans, build->plan_count, &build->cuda->kernels,
                                &build->progress, golden, status);
+}
+
+/* ---- a model beside the engine's ---- */
+
+/* How its plan lies in memory: `manifest` has its geometry and KV cache. */
+static struct lowering lowering_of(const struct build *build, const struct graph *graph,
+                                   const struct manifest *manifest, uint32_t rows)
+{
+    struct lowering lowering = build->lowering;
+    lowering.kv_dtype = manifest->kv_dtype;
+    lowering.geometry = manifest->geometry;
+    lowering.scratch_bytes = device_scratch_bytes(graph, &lowering, build_cuda_facts(build), rows);
+    return lowering;
+}
+
+bool build_cuda_takes_model(const struct build *build, const struct graph *graph, const struct manifest *manifest,
+                            uint32_t rows)
+{
+    const struct lowering lowering = lowering_of(build, graph, manifest, rows);
+    const struct gpus *gpus = &build->cuda->gpus;
+    struct status status = {0};
+    uint64_t own, engine, needed;
+    if (!device_takes_graph(graph, &lowering, build_cuda_facts(build), rows, &status) ||
+        !accuracy_cuda_bytes(manifest, rows, &own) || !accuracy_cuda_bytes(&build->manifest, rows, &engine) ||
+        !checked_add(own, engine, &needed) || !checked_add(needed, manifest_rank_weights(manifest), &needed))
+        return false;
+    for (uint32_t r = 0; r < gpus->ranks; r++) {
+        uint64_t free_bytes;
+        if (!device_free_memory(&gpus->devices[r], &free_bytes, &status) || needed > free_bytes) return false;
+    }
+    return true;
+}
+
+bool build_cuda_accuracy(struct build *build, const struct graph *graph, struct manifest *manifest,
+                         const uint8_t *weights, const struct plan *plan, struct manifest_accuracy *accuracy,
+                         struct status *status)
+{
+    const uint32_t rows = plan->header.rows;
+    const struct lowering lowering = lowering_of(build, graph, manifest, rows);
+    const struct cuda_rig own_rig = tune_context(build, TUNE_OFF).rig;
+    struct gpus gpus = build->cuda->gpus; /* the same, with other weights */
+    memset(gpus.weights, 0, sizeof gpus.weights);
+    struct kernel_set kernels = {0};
+    struct device_plan lowered = {.count = 0};
+    struct plan finished = {0};
+    bool ok = lower_device_plan(graph, &lowering, build_cuda_facts(build), rows, &lowered, status) &&
+              device_plan_finish(&lowered, build_cuda_facts(build), &kernels, &finished, status) &&
+              kernel_set_compile(&kernels, &build->cuda->compiler, NULL, NULL, status);
+    manifest->arena_bytes = finished.header.arena_bytes;
+    manifest->step_bytes = finished.header.step_bytes;
+    for (uint32_t r = 0; ok && r < gpus.ranks; r++) ok = gpus_upload_weights(&gpus, manifest, weights, r, NULL, status);
+    if (ok) {
+        const struct cuda_rig rig = {.gpus = &gpus, .manifest = manifest, .arena_bytes = manifest->arena_bytes};
+        const struct accuracy_gpu_model unquantised = {&rig, &finished, &kernels},
+                                        quantised = {&own_rig, plan, &build->cuda->kernels};
+        ok = measure_accuracy_cuda(&unquantised, &quantised, &build->progress, accuracy, status);
+    }
+    gpus_free_weights(&gpus);
+    plan_free(&finished);
+    device_plan_free(&lowered);
+    kernel_set_free(&kernels);
+    return ok;
 }
 
 bool build_cuda_write_kernels(struct build *build, struct status *status)

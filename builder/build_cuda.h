@@ -27,6 +27,15 @@ bool build_cuda_list_candidates(struct build *build, struct status *status);
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status);
 
 bool build_cuda_golden(struct build *build, struct golden_outputs *golden, struct status *status);
+/* Whether the GPUs have kernels for the decode graph of another model, whose manifest is given, and memory for its weights beside the
+ * engine's, with a plan of `rows` rows. */
+bool build_cuda_takes_model(const struct build *build, const struct graph *graph, const struct manifest *manifest,
+                            uint32_t rows);
+/* Measures the engine beside that model (accuracy_cuda.h), `plan` being the engine's. `weights`: the model's, packed. The manifest gets
+ * the sizes of the model's plan. */
+bool build_cuda_accuracy(struct build *build, const struct graph *graph, struct manifest *manifest,
+                         const uint8_t *weights, const struct plan *plan, struct manifest_accuracy *accuracy,
+                         struct status *status);
 bool build_cuda_write_kernels(struct build *build, struct status *status);
 
 #endif

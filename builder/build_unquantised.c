@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/build_cuda.h"
 #include "builder/build_graph.h"
 #include "builder/golden/calibrate.h"
 #include "builder/lower/page_groups.h"
@@ -12,18 +13,19 @@
 #include "formats/base/file.h"
 #include "formats/tokenizer/tokenizer.h"
 
-/* The model on the processor: a decode plan, and weights packed into a file beside the engine that is removed at the end. */
-struct cpu_model {
-    struct graph graph;
+/* A model beside the engine's, with weights packed into a file beside the engine that is removed at the end. */
+struct own_model {
+    struct graph graph;       /* of decode plans */
     struct manifest manifest; /* the engine's, with the sizes of this one */
-    struct plan plan;
+    struct plan plan;         /* of the processor */
     struct engine_writer *writer;
     const uint8_t *weights;
 };
 
+/* Models on the processor. */
 struct unquantised {
-    struct cpu_model model; /* with the checkpoint's weights */
-    struct cpu_model coded; /* with the engine's codes, where the engine is for a GPU */
+    struct own_model model; /* with the checkpoint's weights */
+    struct own_model coded; /* with the engine's codes, where the engine is for a GPU that does not measure itself */
     struct calibration calibration;
     struct channel_scales scales;
 };
@@ -59,7 +61,7 @@ static uint32_t rows_to_measure(const struct build *build)
     return slots < MOST_ROWS ? (uint32_t)slots : MOST_ROWS;
 }
 
-static void cpu_model_close(struct cpu_model *model)
+static void close_model(struct own_model *model)
 {
     plan_free(&model->plan);
     if (model->writer) engine_writer_abandon(model->writer);
@@ -67,7 +69,7 @@ static void cpu_model_close(struct cpu_model *model)
 }
 
 /* How a plan of the CPU lies in memory: as one of the engine, where that is for the CPU. */
-static bool lower_on_cpu(const struct build *build, struct cpu_model *model, struct status *status)
+static bool lower_on_cpu(const struct build *build, struct own_model *model, struct status *status)
 {
     struct lowering lowering = build->lowering;
     struct manifest *manifest = &model->manifest;
@@ -92,27 +94,39 @@ static bool lower_on_cpu(const struct build *build, struct cpu_model *model, str
     return true;
 }
 
-/* The file has the engine's name and `suffix`. `rounds_to`: as of build_make_graph. `calibrated`: a graph of the same weights
- * whose calibration and scales these get; NULL: none. */
-static bool cpu_model_open(struct build *build, struct cpu_model *model, const char *suffix,
-                           const struct weight_types *types, enum encoding_id rounds_to, const struct graph *calibrated,
-                           struct status *status)
+/* The graph, and where its weights lie. `rounds_to`: as of build_make_graph. */
+static bool begin_model(struct build *build, struct own_model *model, enum engine_target target,
+                        const struct weight_types *types, enum encoding_id rounds_to, struct status *status)
+{
+    model->manifest = build->manifest;
+    return build_make_graph(build, &model->graph, target, PLAN_DECODE, 0, rounds_to, status) &&
+           bind_weights(&model->graph, &build->checkpoint, types, status) &&
+           plan_weights(&model->graph, &model->manifest.weights_bytes, status);
+}
+
+/* The file has the engine's name and `suffix`. */
+static bool pack_model(struct build *build, struct own_model *model, const char *suffix, struct status *status)
 {
     char *path = NULL;
     if (asprintf(&path, "%s.%s", build->options->output, suffix) < 0)
         return status_fail(status, STATUS_MACHINE, "out of memory");
-    model->manifest = build->manifest;
     model->writer = engine_writer_begin(path, status);
     free(path);
-    if (!model->writer || !build_make_graph(build, &model->graph, TARGET_CPU, PLAN_DECODE, 0, rounds_to, status) ||
-        !bind_weights(&model->graph, &build->checkpoint, types, status) ||
-        !plan_weights(&model->graph, &model->manifest.weights_bytes, status))
-        return false;
+    return model->writer &&
+           pack_weights(&model->graph, &build->checkpoint, model->writer, model->manifest.weights_bytes, build->team,
+                        NULL, NULL, status) &&
+           engine_writer_map_weights(model->writer, &model->weights, status);
+}
+
+/* `calibrated`: a graph of the same weights whose calibration and scales these get; NULL: none. */
+static bool open_on_cpu(struct build *build, struct own_model *model, const char *suffix,
+                        const struct weight_types *types, enum encoding_id rounds_to, const struct graph *calibrated,
+                        struct status *status)
+{
+    if (!begin_model(build, model, TARGET_CPU, types, rounds_to, status)) return false;
     model->graph.calibration = calibrated ? calibrated->calibration : NULL;
     model->graph.scales = calibrated ? calibrated->scales : NULL;
-    return pack_weights(&model->graph, &build->checkpoint, model->writer, model->manifest.weights_bytes, build->team,
-                        NULL, NULL, status) &&
-           lower_on_cpu(build, model, status) && engine_writer_map_weights(model->writer, &model->weights, status);
+    return pack_model(build, model, suffix, status) && lower_on_cpu(build, model, status);
 }
 
 /* Calibration knows weights by their numbers. The engine's graph alone may have scales of its KV cache, after all other weights. */
@@ -132,7 +146,7 @@ static bool open_unquantised(struct build *build, struct status *status)
     build_unquantised_close(build);
     struct unquantised *own = build->unquantised = calloc(1, sizeof *own);
     if (!own) return status_fail(status, STATUS_MACHINE, "out of memory");
-    return cpu_model_open(build, &own->model, "unquantised", &as_in_checkpoint, ENCODING_F32, NULL, status) &&
+    return open_on_cpu(build, &own->model, "unquantised", &as_in_checkpoint, ENCODING_F32, NULL, status) &&
            has_same_weights(&own->model.graph, &build->decode, status);
 }
 
@@ -144,13 +158,13 @@ void build_unquantised_close(struct build *build)
     build->decode.scales = NULL;
     channel_scales_close(&own->scales);
     calibration_close(&own->calibration);
-    cpu_model_close(&own->model);
-    cpu_model_close(&own->coded);
+    close_model(&own->model);
+    close_model(&own->coded);
     free(own);
     build->unquantised = NULL;
 }
 
-static struct accuracy_model view_of(const struct cpu_model *model)
+static struct accuracy_model view_of(const struct own_model *model)
 {
     return (struct accuracy_model){&model->manifest, &model->plan, model->weights};
 }
@@ -233,27 +247,54 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
     /* Codes of activations are part of how it rounds. */
     const enum encoding_id asked = build->options->compute;
     const enum encoding_id rounds_to = encoding_is_plain(asked) ? asked : ENCODING_F32;
-    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, rounds_to, &build->decode, status))
+    if (!open_on_cpu(build, &own->coded, "quantised", &build->options->types, rounds_to, &build->decode, status))
         return false;
     *model = view_of(&own->coded);
     return true;
 }
 
-bool build_find_accuracy(struct build *build, const uint8_t *weights, struct status *status)
+static bool measure_on_cpu(struct build *build, const uint8_t *weights, struct status *status)
 {
     struct accuracy_model quantised;
+    if (!open_unquantised(build, status) || !open_quantised(build, weights, &quantised, status)) return false;
+    const struct accuracy_model unquantised = view_of(&build->unquantised->model);
+    return measure_accuracy_cpu(&unquantised, &quantised, build->team, build->machine.isa, &build->progress,
+                                &build->manifest.accuracy, status);
+}
+
+/* The engine's plan beside one of the model in bf16, on the same GPUs: their rounding counts, too. *measured is false where
+ * they cannot hold both. */
+static bool measure_on_gpus(struct build *build, bool *measured, struct status *status)
+{
+    static const struct weight_types as_bf16 = {.matrices = ENCODING_BF16, .decodes = true};
+    const struct plan *plan = plan_to_measure(build);
+    struct own_model model = {.writer = NULL};
+    struct manifest *manifest = &model.manifest;
+    bool ok = begin_model(build, &model, TARGET_CUDA, &as_bf16, ENCODING_F32, status);
+    manifest->kv_dtype = ENCODING_BF16;
+    if (ok && (!page_groups_choose(&build->rank_config, manifest->kv_dtype, UINT64_MAX, &manifest->geometry) ||
+               !geometry_place_state(&manifest->geometry, &manifest->state_bytes)))
+        ok = status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
+    if (ok && build_cuda_takes_model(build, &model.graph, manifest, plan->header.rows))
+        *measured = ok =
+            pack_model(build, &model, "unquantised-gpu", status) &&
+            build_cuda_accuracy(build, &model.graph, manifest, model.weights, plan, &build->manifest.accuracy, status);
+    close_model(&model);
+    return ok;
+}
+
+bool build_find_accuracy(struct build *build, const uint8_t *weights, struct status *status)
+{
+    bool measured = false;
     const bool differs =
         has_new_codes(&build->decode) || (build->target == TARGET_CPU && build->options->compute == ENCODING_INT8_G32);
     if (build->options->no_accuracy || !differs) return true;
     progress_stage(&build->progress, "accuracy");
-    bool ok = open_unquantised(build, status) && open_quantised(build, weights, &quantised, status);
-    struct unquantised *own = build->unquantised;
-    if (ok) {
-        const struct accuracy_model unquantised = view_of(&own->model);
-        ok = measure_accuracy(&unquantised, &quantised, build->team, build->machine.isa, &build->progress,
-                              &build->manifest.accuracy, status);
-    }
-    if (ok && own->calibration.matrices) build->manifest.accuracy.calibration_tokens = own->calibration.tokens;
+    bool ok = build->target == TARGET_CPU || measure_on_gpus(build, &measured, status);
+    if (!ok && status->code == STATUS_MACHINE) status_clear(status), ok = true; /* other memory may do */
+    ok = ok && (measured || measure_on_cpu(build, weights, status));
+    const struct unquantised *own = build->unquantised;
+    if (ok && own && own->calibration.matrices) build->manifest.accuracy.calibration_tokens = own->calibration.tokens;
     build_unquantised_close(build);
     if (ok || status->code != STATUS_MACHINE) return ok;
     progress_warn(&build->progress, "%s; the accuracy of the weights was not measured", status->message);

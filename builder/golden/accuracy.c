@@ -10,8 +10,7 @@
 enum { UNQUANTISED = 0, QUANTISED = 1, MODELS };
 
 struct measurement {
-    struct cpu_replay replay[MODELS];
-    struct golden_pages pages[MODELS];
+    const struct accuracy_runner *models[MODELS];
     uint32_t rows, tokens; /* sequences, tokens of each */
     uint64_t vocab;
     int32_t *step_tokens, *slots, *positions; /* [rows] */
@@ -55,7 +54,7 @@ static bool run_tokens(struct measurement *m, struct progress *progress, struct 
                                          .slots = m->slots,
                                          .positions = m->positions};
         for (int model = 0; model < MODELS; model++)
-            if (!cpu_replay_run(&m->replay[model], 0, false, &step, &found[model], status)) return false;
+            if (!m->models[model]->run(m->models[model]->context, &step, &found[model], status)) return false;
         for (uint32_t row = 0; row < m->rows; row++) {
             const float *expected = found[UNQUANTISED].logits + row * m->vocab;
             compare_row(m, expected, found[QUANTISED].logits + row * m->vocab);
@@ -66,10 +65,8 @@ static bool run_tokens(struct measurement *m, struct progress *progress, struct 
     return true;
 }
 
-static bool begin(struct measurement *m, const struct accuracy_model *models[MODELS], struct team *team,
-                  enum cpu_isa isa, struct status *status)
+static bool begin(struct measurement *m, const struct manifest *manifest, struct status *status)
 {
-    const struct manifest *manifest = models[QUANTISED]->manifest;
     m->step_tokens = calloc(m->rows, sizeof *m->step_tokens);
     m->slots = calloc(m->rows, sizeof *m->slots);
     m->positions = calloc(m->rows, sizeof *m->positions);
@@ -78,41 +75,23 @@ static bool begin(struct measurement *m, const struct accuracy_model *models[MOD
         m->slots[row] = (int32_t)row;
         m->step_tokens[row] = cpu_replay_first_token(manifest, row);
     }
-    for (int model = 0; model < MODELS; model++) {
-        m->replay[model] = (struct cpu_replay){.manifest = models[model]->manifest,
-                                               .plans = models[model]->plan,
-                                               .plan_count = 1,
-                                               .pages = &m->pages[model],
-                                               .isa = isa};
-        if (!cpu_replay_pages(&m->pages[model], models[model]->manifest, m->rows, m->tokens))
-            return status_fail(status, STATUS_MACHINE, "out of memory");
-        if (!cpu_replay_open(&m->replay[model], models[model]->weights, team, status)) return false;
-    }
     return true;
 }
 
-bool measure_accuracy(const struct accuracy_model *unquantised, const struct accuracy_model *quantised,
-                      struct team *team, enum cpu_isa isa, struct progress *progress,
+bool measure_accuracy(const struct accuracy_runner *unquantised, const struct accuracy_runner *quantised,
+                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, struct progress *progress,
                       struct manifest_accuracy *accuracy, struct status *status)
 {
-    const struct plan_geometry *geometry = &quantised->manifest->geometry;
-    const struct accuracy_model *models[MODELS] = {unquantised, quantised};
-    struct measurement m = {.rows = quantised->plan->header.rows,
-                            .vocab = geometry->vocab_size,
+    struct measurement m = {.models = {unquantised, quantised},
+                            .rows = rows,
+                            .tokens = tokens,
+                            .vocab = manifest->geometry.vocab_size,
                             .random = 88172645463325252};
-    m.tokens =
-        cpu_replay_affordable(geometry, 2 * golden_flops(quantised->plan),
-                              (double)unquantised->manifest->weights_bytes + (double)quantised->manifest->weights_bytes,
-                              team);
-    bool ok = begin(&m, models, team, isa, status) && run_tokens(&m, progress, status);
-    for (int model = 0; model < MODELS; model++) {
-        cpu_replay_close(&m.replay[model]);
-        free(m.pages[model].table);
-    }
+    const bool ok = begin(&m, manifest, status) && run_tokens(&m, progress, status);
     free(m.step_tokens);
     free(m.slots);
     free(m.positions);
-    const uint64_t count = (uint64_t)m.rows * m.tokens;
+    const uint64_t count = (uint64_t)rows * tokens;
     if (ok)
         *accuracy = (struct manifest_accuracy){.tokens = count,
                                                .kl = m.kl / (double)count,

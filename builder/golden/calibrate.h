@@ -3,7 +3,7 @@
 #ifndef BUILDER_GOLDEN_CALIBRATE_H
 #define BUILDER_GOLDEN_CALIBRATE_H
 
-#include "builder/golden/accuracy.h"
+#include "builder/golden/accuracy_cpu.h"
 #include "builder/weights/calibration.h"
 
 /* `graph` made the model's plan and has the weights of `calibration` in the same order. text[count] is divided among as many

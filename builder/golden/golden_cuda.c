@@ -80,12 +80,12 @@ static bool bind_plan(struct cuda_run *run, const struct plan *plan, struct cuda
            status_prefix(status, "%s", golden_plan_name(&plan->header, name));
 }
 
-static bool replay(struct cuda_run *run, const struct plan *plan, const struct cuda_plan *bound,
-                   const struct golden_step *step, struct status *status)
+bool golden_cuda_replay(struct plan_timer *timer, const struct plan *plan, const struct cuda_plan *bound,
+                        const struct golden_step *step, struct status *status)
 {
     struct cuda_inputs inputs;
     const size_t bytes = step->count * sizeof(int32_t);
-    if (!cuda_inputs_open(&inputs, run->timer.rig, &plan->header, status)) return false;
+    if (!cuda_inputs_open(&inputs, timer->rig, &plan->header, status)) return false;
     inputs.counts[0] = (int32_t)step->count;
     inputs.counts[1] = (int32_t)step->out_rows;
     memcpy(inputs.tokens, step->tokens, bytes);
@@ -95,7 +95,7 @@ static bool replay(struct cuda_run *run, const struct plan *plan, const struct c
         inputs.seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
     golden_out_rows(step, inputs.out_rows);
     if (inputs.following) golden_following(step, inputs.following);
-    bool ok = plan_timer_replay(&run->timer, bound, &inputs, status);
+    bool ok = plan_timer_replay(timer, bound, &inputs, status);
     cuda_inputs_close(&inputs);
     return ok;
 }
@@ -110,7 +110,8 @@ static bool run_plan(void *context, size_t index, enum golden_way way, const str
     struct cuda_plan *bound = run->bound[index + (library ? run->task.plan_count : 0)];
     if (pages->is_new && !plan_timer_write_pages(&run->timer, pages->table, status)) return false;
     pages->is_new = false;
-    if (!bind_plan(run, plan, bound, status) || !replay(run, plan, bound, step, status)) return false;
+    if (!bind_plan(run, plan, bound, status) || !golden_cuda_replay(&run->timer, plan, bound, step, status))
+        return false;
     run->last = plan;
     if (step->out_rows == 0) return true;
     *found = (struct golden_found){.logits = run->logits, .drawn = run->drawn};

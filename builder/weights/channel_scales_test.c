@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "builder/arch/arch.h"
-#include "builder/golden/accuracy.h"
+#include "builder/golden/accuracy_cpu.h"
 #include "builder/lower/lower.h"
 #include "builder/lower/plan_memory.h"
 #include "builder/passes/pass.h"
@@ -314,7 +314,7 @@ TEST(factors_that_move_change_no_logits)
             assert_true(memcmp(plain.weights, moved.weights, plain.manifest.weights_bytes) != 0);
             const struct accuracy_model a = {&plain.manifest, &plain.plan, plain.weights},
                                         b = {&moved.manifest, &moved.plan, moved.weights};
-            test_expect_success(measure_accuracy(&a, &b, f.team, CPU_PORTABLE, NULL, &accuracy, &status), &status);
+            test_expect_success(measure_accuracy_cpu(&a, &b, f.team, CPU_PORTABLE, NULL, &accuracy, &status), &status);
             if (!(accuracy.kl < 1e-9 && accuracy.top1 == 1))
                 fail_msg("family %d, %u ranks: divergence %g, same token %g", family, ranks, accuracy.kl,
                          accuracy.top1);

@@ -20,6 +20,8 @@ LIBRARIES = os.path.join(BUILT, "tests", "fake_cuda", "libraries")
 REFERENCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "references")
 # A GPU with little memory: the tuner fills as much of it as it is given with random numbers.
 FAKE = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER, "FAKE_CUDA_MEMORY": "100000000"}
+# Room for an engine of the shipped model, not for the model in bf16 beside it.
+LITTLE = {"FAKE_CUDA_MEMORY": "5000000"}
 # Our own matmuls and attentions take a millisecond each, so that the libraries win.
 WITH_LIBRARY = {**FAKE, "LD_LIBRARY_PATH": DRIVER + ":" + COMPILER + ":" + LIBRARIES,
                 "FAKE_CUDA_SLOW": "matmul_,attention_prefill,attention_generic"}
@@ -70,7 +72,7 @@ class CudaBuild(unittest.TestCase):
 
     @sanitized_elsewhere
     def test_codes(self):
-        """--dtype, --head-dtype and --keep as for the CPU, whose accuracy they have: it is measured there."""
+        """--dtype, --head-dtype and --keep as for the CPU, whose accuracy engines have that leave no room for the model in bf16 on their GPU."""
         cases = [(["int8"], {"int8_channel": 21}), (["int8", "--group", "64"], {"int8_g64": 21}), (["fp8"], {"e4m3_channel": 21}),
                  (["mxfp4"], {"mxfp4": 20, "int8_channel": 1}), (["int4", "--group", "32"], {"int4_g32": 20, "int8_channel": 1}),
                  (["nvfp4", "--head-dtype", "bf16", "--keep", "*.down_proj.weight=bf16,*.layers.0.*=int8"],
@@ -78,7 +80,7 @@ class CudaBuild(unittest.TestCase):
         for flags, expected in cases[-2 if SANITIZED else 0:]:
             with self.subTest(flags):
                 common = [*LEAN, "--tune", "off", "--dtype", *flags]
-                report = json.loads(self.build("m.eng", "--json", common=common).stdout)
+                report = json.loads(self.build("m.eng", "--json", common=common, env=LITTLE).stdout)
                 self.assertEqual(self.matrices("m.eng"), expected)
                 done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
                 self.assertIn("selftest passed", done.stdout)
@@ -233,11 +235,23 @@ class CudaBuild(unittest.TestCase):
                     self.assertNotIn("compute  ", result.stdout)
 
     @sanitized_elsewhere
+    def test_accuracy_on_gpus(self):
+        """Where the model fits in bf16 beside the engine; the kernels of this driver find the same for all weights."""
+        for more in ([], ["--calibrate", "self"], ["--gpus", "2"]):
+            with self.subTest(more):
+                report = json.loads(self.build("m.eng", "--json", "--dtype", "int4", *more, "--tune", "off", common=LEAN,
+                                               env={"FAKE_CUDA_DEVICES": "2"}).stdout)
+                accuracy = report["accuracy"]
+                self.assertEqual("calibration_tokens" in accuracy, "--calibrate" in more)
+                self.assertEqual((accuracy["tokens"], accuracy["kl"], accuracy["top1"]), (512, 0, 1)) # four sequences
+                self.assertEqual(sorted(name for name in os.listdir(self.folder) if "quantised" in name), [])
+
+    @sanitized_elsewhere
     def test_calibrated_codes(self):
         found = {}
         for more in ([], ["--calibrate", "self"], ["--calibrate", "self", "--gpus", "2"]):
             report = json.loads(self.build("m.eng", "--json", "--dtype", "int4", "--group", "32", *more, "--tune", "off", common=LEAN,
-                                           env={"FAKE_CUDA_DEVICES": "2"}).stdout)
+                                           env={**LITTLE, "FAKE_CUDA_DEVICES": "2"}).stdout)
             self.assertEqual("calibration_tokens" in report["accuracy"], bool(more))
             found[" ".join(more)] = report["accuracy"]["kl"]
             self.assertEqual(sorted(name for name in os.listdir(self.folder) if "quantised" in name or "calib" in name), [])

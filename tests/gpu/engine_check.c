@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "runtime/eng.h"
+#include "runtime/load/load_engine.h"
 #include "runtime/session/session.h"
 #include "tests/gpu/check.h"
 #include "tests/gpu/programs.h"
@@ -31,6 +32,7 @@ static const double rows_beyond_with_routers = 0.75;
  * transformers in bf16 differs from itself in float32 by more than 1e-1 in 6.5 of 100, by 6.5e-1 in the worst. */
 static const double recurrent_bound = 1e-1, rows_beyond_with_recurrence = 0.1;
 static const double least_agreement = 0.75;
+static const double rounding_divergence = 2e-3; /* nats between two plans that round differently */
 
 enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, DRAWS = 32 };
 
@@ -69,14 +71,13 @@ static void build_one(const struct engine_check *check, const char *target, cons
     char batch[16], context[16];
     snprintf(batch, sizeof batch, "%d", MOST_BATCH);
     snprintf(context, sizeof context, "%u", check->context ? check->context : CHECK_CONTEXT);
-    const char *words[CHECK_MOST_WORDS + 1] = {"--model",       check->model,  "--target",
-                                               target,          "--dtype",     check->dtype,
-                                               "--tune",        tune,          "--tuning-cache",
-                                               "none",          "--max-batch", batch,
-                                               "--max-context", context,       "--no-accuracy",
-                                               "--quiet",       "-o",          path};
+    const char *words[CHECK_MOST_WORDS + 1] =
+        {"--model",       check->model, "--target",       target, "--dtype",     check->dtype,
+         "--tune",        tune,         "--tuning-cache", "none", "--max-batch", batch,
+         "--max-context", context,      "--quiet",        "-o",   path};
     int count = 0;
     while (words[count]) count++;
+    if (!serves(check)) words[count++] = "--no-accuracy";
     if (check->kv_dtype) words[count++] = "--kv-dtype", words[count++] = check->kv_dtype;
     if (check->compute && strcmp(target, "cuda") == 0) words[count++] = "--compute", words[count++] = check->compute;
     if (check->is_brief) memcpy(words + count, few, sizeof few);
@@ -410,6 +411,19 @@ static void check_batches(struct pair *pair, const struct extent *extent)
         check_fail("the engines' logits differ in too many rows", NULL);
 }
 
+/* Each target measures the accuracy of codes with its own plans, whose rounding counts, over text of its own. */
+static void check_accuracy(const struct pair *pair)
+{
+    const struct manifest_accuracy cpu = pair->cpu.engine->file.manifest.accuracy,
+                                   gpu = pair->gpu.engine->file.manifest.accuracy;
+    if (!cpu.tokens != !gpu.tokens) check_fail("one engine alone knows its accuracy", NULL);
+    if (!cpu.tokens) return;
+    printf("divergence of codes: %.2g nats on the processor, %.2g on the GPU; first choice %.3f, %.3f\n", cpu.kl,
+           gpu.kl, cpu.top1, gpu.top1);
+    if (!(fabs(cpu.kl - gpu.kl) <= 0.3 * cpu.kl + rounding_divergence))
+        check_fail("the engines' accuracies differ", NULL);
+}
+
 /* Whether experts are chosen by position. Steps that are queued ahead have no positions from the host. */
 static void fix_routes(const struct pair *pair, bool by_position)
 {
@@ -452,6 +466,7 @@ int engine_check_run(const struct engine_check *check)
         check_speculation(&pair, strcmp(check->tune, "off") != 0);
         masks_check(pair.gpu.engine, pair.gpu.session, pair.vocab);
         results_check(pair.cpu.session, pair.gpu.session, pair.vocab, facts.hidden_size, pair.bound);
+        check_accuracy(&pair);
     }
     close_side(&pair.gpu);
     close_side(&pair.cpu);

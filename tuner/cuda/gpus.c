@@ -118,10 +118,18 @@ bool gpus_upload_weights(struct gpus *gpus, const struct manifest *manifest, con
     for (uint64_t done = 0; ok && done < bytes; done += PIECE_BYTES) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
         ok = device_write(device, *to + done, weights + done, piece, "copying the weights", status);
-        progress_update(progress, rank * bytes + done + piece, all, NULL);
+        if (progress) progress_update(progress, rank * bytes + done + piece, all, NULL);
     }
     device_leave(device);
     return ok;
+}
+
+void gpus_free_weights(struct gpus *gpus)
+{
+    for (uint32_t r = 0; r < gpus->ranks; r++) {
+        if (gpus->weights[r]) gpus->devices[0].driver.MemFree(gpus->weights[r]);
+        gpus->weights[r] = 0;
+    }
 }
 
 void gpus_release(struct gpus *gpus)
@@ -129,6 +137,5 @@ void gpus_release(struct gpus *gpus)
     leave_nccl(gpus);
     cudnn_close(&gpus->cudnn);
     cublaslt_close(&gpus->cublaslt);
-    for (uint32_t r = 0; r < gpus->ranks; r++)
-        if (gpus->weights[r]) gpus->devices[0].driver.MemFree(gpus->weights[r]);
+    gpus_free_weights(gpus);
 }

@@ -45,6 +45,7 @@ bool gpus_have_nccl(const struct gpus *gpus);
 bool gpus_upload_weights(struct gpus *gpus, const struct manifest *manifest, const uint8_t *weights, uint32_t rank,
                          struct progress *progress, struct status *status);
 
+void gpus_free_weights(struct gpus *gpus); /* of all ranks; requires: the first GPU's context is current */
 /* Closes the libraries and frees the weights; the devices stay open. Requires: the first GPU's context is current. */
 void gpus_release(struct gpus *gpus);
 
