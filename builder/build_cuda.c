@@ -161,6 +161,9 @@ bool build_cuda_open(struct build *build, struct status *status)
     }
     compiler->capability = cuda->gpus.devices[0].facts.capability;
     compiler->threads = team_size(build->team);
+    if (options->compile_worker && compiler->threads > COMPILE_THREADS_OF_A_PROCESS)
+        compiler->workers = compile_workers_start("/proc/self/exe", options->compile_worker, cache ? cache : "",
+                                                  compiler->threads - COMPILE_THREADS_OF_A_PROCESS);
     cuda->vendor_cache.folder = cache;
     return compiler->nvrtc != NULL && open_libraries(build, status);
 }
@@ -175,6 +178,7 @@ void build_cuda_close(struct build *build)
     }
     kernel_set_free(&cuda->kernels);
     kernel_set_free(&cuda->compiler.known);
+    compile_workers_stop(cuda->compiler.workers);
     if (cuda->entered) gpus_release(&cuda->gpus);
     vendor_cache_free(&cuda->vendor_cache);
     if (cuda->compiler.nvrtc) nvrtc_close(cuda->compiler.nvrtc);
@@ -407,7 +411,7 @@ bool build_cuda_accuracy(struct build *build, const struct graph *graph, struct 
         const struct cuda_rig rig = {.gpus = &gpus, .manifest = manifest, .arena_bytes = manifest->arena_bytes};
         const struct accuracy_gpu_model unquantised = {&rig, &finished, &kernels},
                                         quantised = {&own_rig, plan, &build->cuda->kernels};
-        ok = measure_accuracy_cuda(&unquantised, &quantised, &build->progress, accuracy, status);
+        ok = measure_accuracy_cuda(&unquantised, &quantised, build->team, &build->progress, accuracy, status);
     }
     gpus_free_weights(&gpus);
     plan_free(&finished);

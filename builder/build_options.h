@@ -46,10 +46,12 @@ struct build_options {
     bool list_candidates;   /* print the tuner's space of every problem, write nothing */
     const char *dump_after; /* pass name, or NULL */
     int threads;            /* for tuning and golden outputs; 0: all */
-    FILE *progress;         /* NULL: silent */
-    FILE *warnings;         /* warnings; NULL: silent */
-    FILE *out;              /* dumps, dry-run report, summary */
-    bool json;              /* report as JSON */
+    /* The first word of a command of this program that compiles kernels beside the build (compile_workers.h); NULL: it has none. */
+    const char *compile_worker;
+    FILE *progress; /* NULL: silent */
+    FILE *warnings; /* warnings; NULL: silent */
+    FILE *out;      /* dumps, dry-run report, summary */
+    bool json;      /* report as JSON */
 };
 enum { BUILD_DEFAULT_CONTEXT = 32768, BUILD_DEFAULT_BATCH = 8, BUILD_PAGE_TOKENS = 16 };
 enum { BUILD_DEFAULT_BATCH_CUDA = 32, BUILD_PAGE_TOKENS_CUDA = 64 };

@@ -14,6 +14,7 @@
 #include "formats/cli/cli_flags.h"
 #include "formats/engine/engine_file.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cuda/compile_workers.h"
 #include "kernels/cuda/device.h"
 
 static const char usage[] = "usage: engbuild --model PATH [-o FILE] [options]\n"
@@ -306,6 +307,8 @@ static char *default_cache_path(void)
     return length < 0 ? NULL : path;
 }
 
+static const char compile_worker[] = "--compile-worker"; /* for processes of engbuild itself: no flag */
+
 static int read_line(struct command_line *line, int argc, char **argv)
 {
     struct build_options *options = &line->options;
@@ -330,6 +333,7 @@ static int read_line(struct command_line *line, int argc, char **argv)
         options->tuning_cache = line->default_cache = default_cache_path();
     else if (strcmp(options->tuning_cache, "none") == 0)
         options->tuning_cache = NULL;
+    options->compile_worker = compile_worker;
     options->progress = line->quiet ? NULL : stderr;
     options->warnings = stderr;
     return read_types(line) ? check_line(line) : CLI_USAGE;
@@ -339,6 +343,8 @@ int main(int argc, char **argv)
 {
     struct command_line line = {0};
     struct status status = {0}, write_status;
+    if (argc == 3 && strcmp(argv[1], compile_worker) == 0)
+        return compile_worker_run(device_sources, device_source_count, argv[2]);
     cli_begin("engbuild");
     int code = read_line(&line, argc, argv);
     bool ok = code == CLI_DONE && (line.finished || build_engine(&line.options, &status));

@@ -9,11 +9,19 @@
 
 enum { UNQUANTISED = 0, QUANTISED = 1, MODELS };
 
+/* What a step says of a row. */
+struct comparison {
+    double kl, random; /* random: in [0, 1), for the draw */
+    bool agrees;
+};
+
 struct measurement {
     const struct accuracy_runner *models[MODELS];
     uint32_t rows, tokens; /* sequences, tokens of each */
     uint64_t vocab;
     int32_t *step_tokens, *slots, *positions; /* [rows] */
+    struct comparison *comparisons;           /* [rows] */
+    struct golden_found found[MODELS];
     uint64_t random;
     double kl;
     uint64_t agreed;
@@ -30,7 +38,8 @@ static double log_sum(const float *logits, uint64_t count, uint64_t *largest)
     return (double)logits[*largest] + log(sum);
 }
 
-static void compare_row(struct measurement *m, const float *expected, const float *found)
+static void compare_row(const struct measurement *m, const float *expected, const float *found,
+                        struct comparison *comparison)
 {
     uint64_t best, other;
     const double expected_sum = log_sum(expected, m->vocab, &best), found_sum = log_sum(found, m->vocab, &other);
@@ -39,14 +48,24 @@ static void compare_row(struct measurement *m, const float *expected, const floa
         const double log_expected = (double)expected[i] - expected_sum;
         kl += exp(log_expected) * (log_expected - ((double)found[i] - found_sum));
     }
-    m->kl += kl > 0 ? kl : 0; /* a rounding error below 0 */
-    m->agreed += best == other;
+    comparison->kl = kl > 0 ? kl : 0; /* a rounding error below 0 */
+    comparison->agrees = best == other;
 }
 
-static bool run_tokens(struct measurement *m, struct progress *progress, struct status *status)
+/* Compares rows and draws their next tokens. */
+static void finish_rows(void *argument, struct team_member *member)
+{
+    struct measurement *m = argument;
+    for (uint32_t row = (uint32_t)member->index; row < m->rows; row += (uint32_t)member->count) {
+        const float *expected = m->found[UNQUANTISED].logits + row * m->vocab;
+        compare_row(m, expected, m->found[QUANTISED].logits + row * m->vocab, &m->comparisons[row]);
+        m->step_tokens[row] = cpu_replay_draw(expected, m->vocab, m->comparisons[row].random);
+    }
+}
+
+static bool run_tokens(struct measurement *m, struct team *team, struct progress *progress, struct status *status)
 {
     for (uint32_t t = 0; t < m->tokens; t++) {
-        struct golden_found found[MODELS];
         for (uint32_t row = 0; row < m->rows; row++) m->positions[row] = (int32_t)t;
         const struct golden_step step = {.count = m->rows,
                                          .out_rows = m->rows,
@@ -54,11 +73,12 @@ static bool run_tokens(struct measurement *m, struct progress *progress, struct 
                                          .slots = m->slots,
                                          .positions = m->positions};
         for (int model = 0; model < MODELS; model++)
-            if (!m->models[model]->run(m->models[model]->context, &step, &found[model], status)) return false;
+            if (!m->models[model]->run(m->models[model]->context, &step, &m->found[model], status)) return false;
+        for (uint32_t row = 0; row < m->rows; row++) m->comparisons[row].random = cpu_replay_random(&m->random);
+        team_run(team, finish_rows, m);
         for (uint32_t row = 0; row < m->rows; row++) {
-            const float *expected = found[UNQUANTISED].logits + row * m->vocab;
-            compare_row(m, expected, found[QUANTISED].logits + row * m->vocab);
-            m->step_tokens[row] = cpu_replay_draw(expected, m->vocab, &m->random);
+            m->kl += m->comparisons[row].kl;
+            m->agreed += m->comparisons[row].agrees;
         }
         if (progress) progress_update(progress, t + 1, m->tokens, NULL);
     }
@@ -70,7 +90,9 @@ static bool begin(struct measurement *m, const struct manifest *manifest, struct
     m->step_tokens = calloc(m->rows, sizeof *m->step_tokens);
     m->slots = calloc(m->rows, sizeof *m->slots);
     m->positions = calloc(m->rows, sizeof *m->positions);
-    if (!m->step_tokens || !m->slots || !m->positions) return status_fail(status, STATUS_MACHINE, "out of memory");
+    m->comparisons = calloc(m->rows, sizeof *m->comparisons);
+    if (!m->step_tokens || !m->slots || !m->positions || !m->comparisons)
+        return status_fail(status, STATUS_MACHINE, "out of memory");
     for (uint32_t row = 0; row < m->rows; row++) {
         m->slots[row] = (int32_t)row;
         m->step_tokens[row] = cpu_replay_first_token(manifest, row);
@@ -79,18 +101,19 @@ static bool begin(struct measurement *m, const struct manifest *manifest, struct
 }
 
 bool measure_accuracy(const struct accuracy_runner *unquantised, const struct accuracy_runner *quantised,
-                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, struct progress *progress,
-                      struct manifest_accuracy *accuracy, struct status *status)
+                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, struct team *team,
+                      struct progress *progress, struct manifest_accuracy *accuracy, struct status *status)
 {
     struct measurement m = {.models = {unquantised, quantised},
                             .rows = rows,
                             .tokens = tokens,
                             .vocab = manifest->geometry.vocab_size,
                             .random = 88172645463325252};
-    const bool ok = begin(&m, manifest, status) && run_tokens(&m, progress, status);
+    const bool ok = begin(&m, manifest, status) && run_tokens(&m, team, progress, status);
     free(m.step_tokens);
     free(m.slots);
     free(m.positions);
+    free(m.comparisons);
     const uint64_t count = (uint64_t)rows * tokens;
     if (ok)
         *accuracy = (struct manifest_accuracy){.tokens = count,

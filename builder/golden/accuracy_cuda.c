@@ -76,14 +76,16 @@ static bool replay(void *context, const struct golden_step *step, struct golden_
 }
 
 bool measure_accuracy_cuda(const struct accuracy_gpu_model *unquantised, const struct accuracy_gpu_model *quantised,
-                           struct progress *progress, struct manifest_accuracy *accuracy, struct status *status)
+                           struct team *team, struct progress *progress, struct manifest_accuracy *accuracy,
+                           struct status *status)
 {
     const struct manifest *manifest = quantised->rig->manifest;
     const uint32_t rows = quantised->plan->header.rows, tokens = count_tokens(&manifest->geometry, rows);
     struct gpu_run expected = {0}, found = {0};
     const struct accuracy_runner runners[] = {{replay, &expected}, {replay, &found}};
-    const bool ok = open_run(&expected, unquantised, tokens, status) && open_run(&found, quantised, tokens, status) &&
-                    measure_accuracy(&runners[0], &runners[1], manifest, rows, tokens, progress, accuracy, status);
+    const bool ok =
+        open_run(&expected, unquantised, tokens, status) && open_run(&found, quantised, tokens, status) &&
+        measure_accuracy(&runners[0], &runners[1], manifest, rows, tokens, team, progress, accuracy, status);
     close_run(&found); /* the context that was entered last is left first */
     close_run(&expected);
     return ok;

@@ -3,6 +3,7 @@
 #ifndef BUILDER_GOLDEN_ACCURACY_CUDA_H
 #define BUILDER_GOLDEN_ACCURACY_CUDA_H
 
+#include "kernels/cpu/team.h"
 #include "kernels/cuda/plan/kernel_set.h"
 #include "tuner/cuda/memory.h"
 #include "tuner/progress.h"
@@ -19,6 +20,7 @@ bool accuracy_cuda_bytes(const struct manifest *manifest, uint32_t rows, uint64_
 
 /* measure_accuracy with as many sequences as the plans have rows, about a thousand tokens in all. Requires: plans of equal rows. */
 bool measure_accuracy_cuda(const struct accuracy_gpu_model *unquantised, const struct accuracy_gpu_model *quantised,
-                           struct progress *progress, struct manifest_accuracy *accuracy, struct status *status);
+                           struct team *team, struct progress *progress, struct manifest_accuracy *accuracy,
+                           struct status *status);
 
 #endif

@@ -56,7 +56,7 @@ static bool run_text(struct cpu_replay *replay, const struct golden_step *step, 
         }
         if (!cpu_replay_run(replay, 0, false, step, &found, status)) return false;
         for (uint32_t row = 0; !text && row < step->count; row++)
-            tokens[row] = cpu_replay_draw(found.logits + row * vocab, vocab, &random);
+            tokens[row] = cpu_replay_draw(found.logits + row * vocab, vocab, cpu_replay_random(&random));
         if (progress) progress_update(progress, t + 1, length, NULL);
     }
     return true;

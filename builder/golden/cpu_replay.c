@@ -187,7 +187,7 @@ int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row)
     return (int32_t)((row + 1) * UINT64_C(7919) % manifest->geometry.vocab_size);
 }
 
-static double random_unit(uint64_t *state)
+double cpu_replay_random(uint64_t *state)
 {
     *state ^= *state >> 12; /* xorshift64* */
     *state ^= *state << 25;
@@ -195,13 +195,13 @@ static double random_unit(uint64_t *state)
     return (double)((*state * UINT64_C(2685821657736338717)) >> 11) * 0x1p-53;
 }
 
-int32_t cpu_replay_draw(const float *logits, uint64_t vocab, uint64_t *random)
+int32_t cpu_replay_draw(const float *logits, uint64_t vocab, double random)
 {
     float largest = logits[0];
     double sum = 0;
     for (uint64_t i = 1; i < vocab; i++) largest = fmaxf(largest, logits[i]);
     for (uint64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)largest);
-    double left = random_unit(random) * sum;
+    double left = random * sum;
     for (uint64_t i = 0; i < vocab; i++) {
         left -= exp((double)logits[i] - (double)largest);
         if (left < 0) return (int32_t)i;

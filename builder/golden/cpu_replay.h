@@ -64,7 +64,9 @@ uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flop
 /* The first token of the model's own text number `row`. */
 int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row);
 
-/* A token drawn from the distribution of the logits (temperature 1); the state is any number but 0. */
-int32_t cpu_replay_draw(const float *logits, uint64_t vocab, uint64_t *random);
+/* A number in [0, 1); the state is any number but 0. */
+double cpu_replay_random(uint64_t *state);
+/* A token drawn from the distribution of the logits (temperature 1) by such a number. */
+int32_t cpu_replay_draw(const float *logits, uint64_t vocab, double random);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "kernels/cuda/registry.h"
 #include "kernels/op/op.h"
@@ -100,6 +101,8 @@ EXPORT int nvrtcCompileProgram(struct program *program, int count, const char *c
                  program->name);
         return ERROR_COMPILATION;
     }
+    const char *slow = getenv("FAKE_NVRTC_SLOW"); /* milliseconds */
+    if (slow) usleep((useconds_t)(1000 * strtoul(slow, NULL, 10)));
     for (int o = 0; o < count; o++)
         if (strncmp(options[o], "-D", 2) == 0 && !isalpha((unsigned char)options[o][2])) {
             snprintf(program->log, sizeof program->log, "Command-line error: invalid macro definition: %.80s",

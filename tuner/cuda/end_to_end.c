@@ -281,6 +281,22 @@ static bool time_forms(struct tune_context *context, const struct device_plan *p
     return true;
 }
 
+/* All forms of a plan, made; *count of both. The caller frees the plans. */
+static bool make_forms(const struct tune_context *context, const struct plan_variants *variants, struct form *forms,
+                       struct device_plan *plans, int *count, struct status *status)
+{
+    const int fusions = (int)variants->count;
+    int listed = 0;
+    bool ok = true;
+    *count = 0;
+    for (int f = 0; f < fusions; f++) forms[listed++] = (struct form){.fusion = f};
+    for (int f = 0; ok && fusions > 1 && f < fusions; f++)
+        ok = add_uniform_forms(context, variants, f, forms, &listed, status);
+    for (; ok && *count < listed; *count += ok)
+        ok = make_form(context, variants, &forms[*count], &plans[*count], status);
+    return ok;
+}
+
 /* A plan with a single form is not timed. The search for a chunk starts at its fastest form only: its launches
  * influence each other little. */
 static bool begin_search(struct tune_context *context, const struct plan_variants *variants, struct search *search,
@@ -290,12 +306,8 @@ static bool begin_search(struct tune_context *context, const struct plan_variant
     struct form_time known[MAX_FORMS] = {{0}};
     struct device_plan plans[MAX_FORMS];
     size_t starts[MOST_STARTS], most = variants->plans[0].header.kind == PLAN_DECODE ? MOST_STARTS : 1;
-    int count = 0, fusions = (int)variants->count, ready = 0;
-    for (int f = 0; f < fusions; f++) forms[count++] = (struct form){.fusion = f};
-    bool ok = true;
-    for (int f = 0; ok && fusions > 1 && f < fusions; f++)
-        ok = add_uniform_forms(context, variants, f, forms, &count, status);
-    for (; ok && ready < count; ready += ok) ok = make_form(context, variants, &forms[ready], &plans[ready], status);
+    int count;
+    bool ok = make_forms(context, variants, forms, plans, &count, status);
     if (ok && count > 1) ok = time_forms(context, plans, forms, count, known, status);
     search->count = ok ? (int)choose_starts(known, (size_t)count, most, starts) : 0;
     for (int s = 0; s < search->count; s++) {
@@ -303,7 +315,7 @@ static bool begin_search(struct tune_context *context, const struct plan_variant
         search->plans[s] = plans[starts[s]];
         plans[starts[s]] = (struct device_plan){.count = 0};
     }
-    free_plans(plans, ready);
+    free_plans(plans, count);
     return ok;
 }
 
@@ -579,11 +591,44 @@ static uint64_t expected_us(const struct tune_context *context, const struct pla
     return (uint64_t)(compile_us + replays * us);
 }
 
+/* Adds the kernels of all forms of a plan that is about to be searched. */
+static bool add_kernels(const struct tune_context *context, const struct plan_variants *variants,
+                        struct kernel_set *kernels, struct status *status)
+{
+    struct form forms[MAX_FORMS];
+    struct device_plan plans[MAX_FORMS];
+    char key[TUNING_KEY_BYTES];
+    int count;
+    if (!make_key(context, variants, key, status)) return false;
+    if (tactics_answer(context->tactics, key, context->level) || !is_worth_choosing(context, variants)) return true;
+    bool ok = make_forms(context, variants, forms, plans, &count, status);
+    for (int f = 0; ok && f < count; f++) {
+        struct plan finished = {0};
+        ok = device_plan_finish(&plans[f], &context->rig.gpus->devices[0].facts, kernels, &finished, status);
+        plan_free(&finished);
+    }
+    free_plans(plans, count);
+    return ok;
+}
+
+/* Those of all plans together: each alone has too few kernels for all threads. */
+static bool compile_forms(struct tune_context *context, struct status *status)
+{
+    struct kernel_set kernels = {0};
+    bool ok = true;
+    for (size_t p = 0; ok && p < context->plan_count; p++)
+        ok = add_kernels(context, &context->plans[p], &kernels, status);
+    ok = ok && kernel_set_compile(&kernels, context->compiler, NULL, NULL, status);
+    kernel_set_free(&kernels);
+    return ok;
+}
+
 bool tune_end_to_end(struct tune_context *context, struct status *status)
 {
     uint64_t total_us = 0, done_us = 0;
     for (size_t p = 0; p < context->plan_count; p++) total_us += expected_us(context, &context->plans[p]);
     if (context->measures) progress_stage(context->progress, "plans");
+    if (context->measures && !compile_forms(context, status)) return false;
     for (size_t p = 0; p < context->plan_count; p++) {
         struct plan_variants *variants = &context->plans[p];
         done_us += expected_us(context, variants); /* time of the original plan */

@@ -9,7 +9,16 @@
 #include "kernels/cpu/team.h"
 #include "tuner/clock.h"
 
-enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 1, REPETITIONS = 7 };
+enum {
+    TIME_CONTEXT = 200,
+    LONGEST_CONTEXT = 32768,
+    LONG_SEQUENCES = 2,
+    WARM_UP = 1,
+    FIRST_REPETITIONS = 3, /* of every plan */
+    REPETITIONS = 7,       /* of those that may be the fastest */
+};
+/* A plan whose median is above the best by more than this part and both spreads is not the fastest. */
+static const double least_loss = 0.005;
 
 static int compare_double(const void *a, const void *b)
 {
@@ -206,28 +215,64 @@ static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, cons
     return true;
 }
 
+/* Replays of one plan. */
+struct samples {
+    double us[REPETITIONS];
+    int count; /* 0: the plan could not be bound */
+};
+
+static struct plan_time summarise(const struct samples *samples)
+{
+    const int count = samples->count;
+    double us[REPETITIONS];
+    if (!count) return (struct plan_time){.us = INFINITY};
+    memcpy(us, samples->us, sizeof us);
+    qsort(us, (size_t)count, sizeof *us, compare_double);
+    return (struct plan_time){us[count / 2], (us[count - 1 - count / 4] - us[count / 4]) / 2};
+}
+
+/* Whether the plan may still be the fastest. The first one is what the others are compared with. */
+static bool is_hopeful(const struct samples *samples, int count, int p)
+{
+    const struct plan_time own = summarise(&samples[p]);
+    for (int other = 0; p > 0 && other < count; other++) {
+        const struct plan_time time = summarise(&samples[other]);
+        if (own.us - own.spread_us > time.us * (1 + least_loss) + time.spread_us) return false;
+    }
+    return samples[p].count > 0;
+}
+
 /* Times the plans in turn, so that drift of the machine affects all alike. Plans of one kind and size have the same
  * inputs. bound: [count][PLAN_MAX_RANKS]. */
 static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plans, int count,
                        uint64_t tokens, struct plan_time *times, struct status *status)
 {
     struct cuda_inputs inputs;
-    double(*us)[REPETITIONS] = calloc((size_t)count, sizeof *us), ignored;
-    if (!us) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
-    bool ok = cuda_inputs_open(&inputs, timer->rig, &plans[0].header, status);
-    if (ok) cuda_inputs_fill(&inputs, timer->rig, &plans[0].header, tokens);
-    for (int i = -WARM_UP; ok && i < REPETITIONS; i++)
-        for (int p = 0; ok && p < count; p++)
-            if (bound[p * PLAN_MAX_RANKS].exec)
-                ok = replay(timer, &bound[p * PLAN_MAX_RANKS], &inputs, i < 0 ? &ignored : &us[p][i], status);
-    for (int p = 0; ok && p < count; p++) {
-        qsort(us[p], REPETITIONS, sizeof us[p][0], compare_double);
-        times[p].us = bound[p * PLAN_MAX_RANKS].exec ? us[p][REPETITIONS / 2] : INFINITY;
-        times[p].spread_us = (us[p][REPETITIONS - 1 - REPETITIONS / 4] - us[p][REPETITIONS / 4]) / 2;
+    struct samples *samples = calloc((size_t)count, sizeof *samples);
+    bool *timed = calloc((size_t)count, sizeof *timed);
+    bool ok = samples && timed;
+    if (!ok) {
+        status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+        goto done;
     }
+    ok = cuda_inputs_open(&inputs, timer->rig, &plans[0].header, status);
+    if (ok) cuda_inputs_fill(&inputs, timer->rig, &plans[0].header, tokens);
+    for (int p = 0; p < count; p++) timed[p] = bound[p * PLAN_MAX_RANKS].exec;
+    for (int i = -WARM_UP; ok && i < REPETITIONS; i++) {
+        for (int p = 0; i == FIRST_REPETITIONS && p < count; p++) timed[p] = timed[p] && is_hopeful(samples, count, p);
+        for (int p = 0; ok && p < count; p++) {
+            double us;
+            if (!timed[p]) continue;
+            ok = replay(timer, &bound[p * PLAN_MAX_RANKS], &inputs, &us, status);
+            if (i >= 0) samples[p].us[samples[p].count++] = us;
+        }
+    }
+    for (int p = 0; ok && p < count; p++) times[p] = summarise(&samples[p]);
     ok = ok && check_ranks(timer, status);
     cuda_inputs_close(&inputs);
-    free(us);
+done:
+    free(samples);
+    free(timed);
     return ok;
 }
 

@@ -75,33 +75,49 @@ struct compilation {
     struct kernel_set *set;
     kernel_set_progress *progress; /* called by the first thread alone */
     void *context;
-    struct nvrtc *nvrtc;
-    int capability;
+    const struct kernel_compiler *compiler;
     atomic_size_t next, done;
+    atomic_int threads; /* that have begun */
     atomic_bool failed;
     struct status *status; /* of the thread that set `failed` first */
 };
 
-static void compile_some(struct compilation *compilation, bool is_first)
+/* Threads beyond those of one process have a worker each. */
+static bool compile_entry(const struct kernel_compiler *compiler, int thread, struct kernel_set_entry *entry,
+                          struct status *status)
+{
+    const int worker = thread - COMPILE_THREADS_OF_A_PROCESS;
+    const struct device_tactic *tactic = &entry->tactic;
+    bool is_lost = true;
+    if (worker >= 0 && worker < compile_workers_count(compiler->workers) &&
+        (compile_workers_compile(compiler->workers, worker, tactic->kernel, tactic->params, compiler->capability,
+                                 &entry->cubin, &entry->cubin_bytes, &is_lost, status) ||
+         !is_lost))
+        return !!entry->cubin;
+    return nvrtc_compile(compiler->nvrtc, tactic->kernel, tactic->params, compiler->capability, &entry->cubin,
+                         &entry->cubin_bytes, status);
+}
+
+static void compile_some(struct compilation *compilation)
 {
     struct kernel_set *set = compilation->set;
+    const int thread = atomic_fetch_add(&compilation->threads, 1);
     for (size_t i; (i = atomic_fetch_add(&compilation->next, 1)) < set->count && !atomic_load(&compilation->failed);) {
         struct kernel_set_entry *entry = &set->entries[i];
         struct status status;
         status_clear(&status);
-        if (!entry->cubin && !nvrtc_compile(compilation->nvrtc, entry->tactic.kernel, entry->tactic.params,
-                                            compilation->capability, &entry->cubin, &entry->cubin_bytes, &status)) {
+        if (!entry->cubin && !compile_entry(compilation->compiler, thread, entry, &status)) {
             if (!atomic_exchange(&compilation->failed, true)) *compilation->status = status;
             break;
         }
         size_t done = atomic_fetch_add(&compilation->done, 1) + 1;
-        if (is_first && compilation->progress) compilation->progress(compilation->context, done, set->count);
+        if (thread == 0 && compilation->progress) compilation->progress(compilation->context, done, set->count);
     }
 }
 
 static void *compile_beside(void *argument)
 {
-    compile_some(argument, false);
+    compile_some(argument);
     return NULL;
 }
 
@@ -127,8 +143,7 @@ bool kernel_set_compile(struct kernel_set *set, struct kernel_compiler *compiler
     struct compilation compilation = {.set = set,
                                       .progress = progress,
                                       .context = context,
-                                      .nvrtc = compiler->nvrtc,
-                                      .capability = compiler->capability,
+                                      .compiler = compiler,
                                       .status = status};
     for (size_t i = 0; i < set->count; i++) {
         struct kernel_set_entry *entry = &set->entries[i];
@@ -137,11 +152,12 @@ bool kernel_set_compile(struct kernel_set *set, struct kernel_compiler *compiler
     }
     atomic_init(&compilation.next, 0);
     atomic_init(&compilation.done, 0);
+    atomic_init(&compilation.threads, 0);
     atomic_init(&compilation.failed, false);
     /* Fewer threads than asked for only take longer. */
     for (; started < threads - 1 && started < MOST_THREADS && (size_t)started + 1 < set->count; started++)
         if (pthread_create(&others[started], NULL, compile_beside, &compilation) != 0) break;
-    compile_some(&compilation, true);
+    compile_some(&compilation);
     for (int i = 0; i < started; i++) pthread_join(others[i], NULL);
     if (progress) progress(context, atomic_load(&compilation.done), set->count);
     remember_code(known, set);

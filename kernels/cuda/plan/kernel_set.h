@@ -3,7 +3,7 @@
 #ifndef KERNELS_CUDA_PLAN_KERNEL_SET_H
 #define KERNELS_CUDA_PLAN_KERNEL_SET_H
 
-#include "kernels/cuda/nvrtc.h"
+#include "kernels/cuda/compile_workers.h"
 #include "kernels/cuda/registry.h"
 
 struct kernel_set {
@@ -28,7 +28,8 @@ uint32_t kernel_set_add_call(struct kernel_set *set, const struct device_tactic 
 struct kernel_compiler {
     struct nvrtc *nvrtc;
     int capability, threads;
-    struct kernel_set known; /* everything that was compiled */
+    struct compile_workers *workers; /* for threads beyond COMPILE_THREADS_OF_A_PROCESS; NULL: none */
+    struct kernel_set known;         /* everything that was compiled */
 };
 /* Compiles kernels that are neither compiled nor known yet. `progress` may be NULL. */
 typedef void kernel_set_progress(void *context, uint64_t done, uint64_t total);
