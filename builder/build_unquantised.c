@@ -262,9 +262,9 @@ static bool measure_on_cpu(struct build *build, const uint8_t *weights, struct s
                                 &build->manifest.accuracy, status);
 }
 
-/* The engine's plan beside one of the model in bf16, on the same GPUs: their rounding counts, too. *measured is false where
- * they cannot hold both. */
-static bool measure_on_gpus(struct build *build, bool *measured, struct status *status)
+/* The engine's plan beside one of the model in bf16, on the same GPU: its rounding counts, too. *measured is false where it cannot hold
+ * both. */
+static bool measure_on_gpu(struct build *build, bool *measured, struct status *status)
 {
     static const struct weight_types as_bf16 = {.matrices = ENCODING_BF16, .decodes = true};
     const struct plan *plan = plan_to_measure(build);
@@ -290,7 +290,8 @@ bool build_find_accuracy(struct build *build, const uint8_t *weights, struct sta
         has_new_codes(&build->decode) || (build->target == TARGET_CPU && build->options->compute == ENCODING_INT8_G32);
     if (build->options->no_accuracy || !differs) return true;
     progress_stage(&build->progress, "accuracy");
-    bool ok = build->target == TARGET_CPU || measure_on_gpus(build, &measured, status);
+    const bool tries_gpu = build->target == TARGET_CUDA && build->options->gpus == 1;
+    bool ok = !tries_gpu || measure_on_gpu(build, &measured, status);
     if (!ok && status->code == STATUS_MACHINE) status_clear(status), ok = true; /* other memory may do */
     ok = ok && (measured || measure_on_cpu(build, weights, status));
     const struct unquantised *own = build->unquantised;

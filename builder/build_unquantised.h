@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stages of a build that run the model with the weights that the checkpoint has: calibration, on the processor whatever the target, and
- * the accuracy of encodings, on the GPUs of the engine where they can hold both models. Private to build.c. */
+ * the accuracy of encodings, on the engine's GPU where that can hold both models, else on the processor, as for several GPUs. Private to
+ * build.c. */
 #ifndef BUILDER_BUILD_UNQUANTISED_H
 #define BUILDER_BUILD_UNQUANTISED_H
 

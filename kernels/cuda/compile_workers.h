@@ -23,7 +23,7 @@ bool compile_workers_compile(struct compile_workers *workers, int number, const 
                              const int64_t *params, int capability, void **cubin, size_t *size, bool *is_lost,
                              struct status *status);
 
-/* A worker: compiles what is asked for on file descriptor 0 until that is closed. Returns the exit code of the process. */
+/* A worker: takes requests from file descriptor 0 until that is closed. Returns the exit code of the process. */
 int compile_worker_run(const struct device_source *sources, size_t source_count, const char *cache);
 
 #endif

@@ -97,7 +97,7 @@ class CompileWorkers(unittest.TestCase):
         self.assertIn("refused as FAKE_NVRTC_REFUSE asks", messages.pop())
 
     def test_hostile_requests(self):
-        """A worker answers what is no request with an error, and ends with its connection, in the middle of a request, too."""
+        """A worker answers other bytes than a request with an error, and ends with its connection, in the middle of a request, too."""
         for garbage in (b"", b"x" * 100, b"rms_norm\0" + b"\xff" * 20000, bytes(20000)):
             own, other = socket.socketpair()
             worker = subprocess.Popen([ENGBUILD, "--compile-worker", ""], stdin=other, env={**os.environ, **FAKE})
