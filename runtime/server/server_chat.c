@@ -221,18 +221,6 @@ static bool add_variables(const json_t *given, json_t *variables, struct server_
     return true;
 }
 
-/* A variable of templates that know one. */
-static bool add_effort(json_t *effort, json_t *variables, struct server_error *error)
-{
-    char text[160];
-    if (!effort || json_is_null(effort)) return true;
-    json_value_text(effort, text, sizeof text);
-    if (!json_is_string(effort))
-        return server_fail(error, 400, "invalid_value", "reasoning_effort",
-                           "reasoning_effort: expected a string, found %s", text);
-    return json_put(variables, "reasoning_effort", json_incref(effort)) || server_fail_memory(error);
-}
-
 bool server_chat_variables(json_t *body, bool add_generation_prompt, const struct server_tools *tools, char **variables,
                            struct server_error *error)
 {
@@ -240,7 +228,6 @@ bool server_chat_variables(json_t *body, bool add_generation_prompt, const struc
     bool ok = (made && list && json_put(made, "add_generation_prompt", json_boolean(add_generation_prompt))) ||
               server_fail_memory(error);
     ok = ok && add_messages(json_object_get(body, "messages"), list, error) &&
-         add_effort(json_object_get(body, "reasoning_effort"), made, error) &&
          add_variables(json_object_get(body, "chat_template_kwargs"), made, error);
     if (ok && server_tools_are_active(tools))
         ok = json_put(made, "tools", json_incref(tools->list)) || server_fail_memory(error);

@@ -49,13 +49,13 @@ TEST(test_messages)
            "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'q'}], 'output_config': {'format': {'type': "
            "'json_schema', 'schema': {'type': 'null'}}, 'effort': 'low'}, 'thinking': {'type': 'disabled'}}");
     assert_string_equal(request.format.text, test_json("{'type':'null'}"));
-    assert_non_null(
-        strstr(request.variables,
-               test_json("'reasoning_effort':'low','enable_thinking':false,'thinking':false,'thinking_mode':'disabled',"
-                         "'thinking_budget':0")));
+    assert_non_null(strstr(request.variables, test_json("'enable_thinking':false,'thinking':false,'thinking_mode':"
+                                                        "'disabled','thinking_budget':0")));
+    assert_string_equal(request.effort, "low");
+    assert_int_equal(request.thinking, SERVER_THINKING_OFF);
     server_request_free(&request);
     accept(SERVER_MESSAGES, true, "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's'}");
-    assert_false(request.wants_thinking);
+    assert_int_equal(request.thinking, SERVER_THINKING_FREE);
     server_request_free(&request);
     for (int counts = 0; counts < 2; counts++) {
         char text[256];
@@ -64,7 +64,7 @@ TEST(test_messages)
                  "'budget_tokens': 1024}}",
                  counts ? "" : "'max_tokens': 1025, ");
         accept(SERVER_MESSAGES, counts, text);
-        assert_true(request.wants_thinking);
+        assert_int_equal(request.thinking, SERVER_THINKING_ON);
         assert_non_null(strstr(request.variables, test_json("'enable_thinking':true,'thinking':true,'thinking_mode':"
                                                             "'enabled','thinking_budget':1024")));
         server_request_free(&request);
@@ -93,7 +93,7 @@ TEST(test_responses)
     assert_string_equal(
         request.variables,
         test_json(
-            "{'add_generation_prompt':true,'reasoning_effort':'low','tools':[{'type':'function','function':{'name':"
+            "{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':"
             "'f','parameters':{'type':'object'},'strict':true}}],'messages':[{'role':'system','content':'s'},"
             "{'role':'system','content':'d'},{'role':'assistant','content':'a','reasoning_content':'t',"
             "'tool_calls':[{'type':'function','function':{'name':'f','arguments':{}},'id':'i'},{'type':'function',"
@@ -102,6 +102,7 @@ TEST(test_responses)
             "'q'}]}"));
     assert_int_equal(server_request_max_tokens(&request), 9);
     assert_string_equal(request.tools.named, "f");
+    assert_string_equal(request.effort, "low");
     assert_string_equal(json_string_value(json_object_get(request.echo_body, "instructions")), "s");
     assert_true(json_is_false(json_object_get(request.echo_body, "store")));
     server_request_free(&request);

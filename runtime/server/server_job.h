@@ -89,8 +89,9 @@ uint64_t server_job_tokens(const struct server_job *job, uint64_t *reasoning);
  * or the job has failed. */
 uint64_t server_job_cached_tokens(const struct server_job *job);
 
-/* Converts the prompts of a request that are not tokens yet. */
-bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error);
+/* Converts the prompts of a request that are not tokens yet. Called once. */
+bool server_job_tokenize(const struct server_target *target, struct server_request *request,
+                         struct server_error *error);
 /* Text of tokens, owned by the caller. */
 bool server_job_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count, uint32_t flags,
                            char **text, size_t *size, struct server_error *error);

@@ -176,6 +176,24 @@ class Tools(Served):
         choice, _ = self.ask(guided_choice=["yes", "no"], chat_template_kwargs={"enable_thinking": True})
         self.assertIn(choice["message"]["content"], ("yes", "no"))
 
+    def test_efforts(self):
+        """The switch of the chat template for "reasoning_effort"; a model without reasoning takes "none" alone."""
+        for effort, ends in ((None, False), ("none", False), ("low", True), ("high", True)):
+            self.assertEqual(self.rendered(messages=HELLO, reasoning_effort=effort).endswith("<think>\n"), ends, effort)
+        choice, _ = self.ask(temperature=0, max_tokens=10, reasoning_effort="medium")
+        self.assertTrue(choice["message"]["reasoning_content"])
+        choice, _ = self.ask(temperature=0, max_tokens=10, reasoning_effort="none")
+        self.assertTrue(choice["message"]["content"])
+        body = {"model": "chat", "messages": HELLO, "max_tokens": 2}
+        self.server.json("POST", "/v1/chat/completions", {**body, "reasoning_effort": "none"})
+        for path, fields in (("/v1/chat/completions", {"max_tokens": 2}), ("/tokenize", {})):
+            self.refused(path, {"model": "chat", "messages": HELLO, "reasoning_effort": "low", **fields}, 400, "reasoning_effort",
+                         "no such choice", '"none"', "found 'low'")
+        self.refused("/v1/responses", {"model": "chat", "input": "x", "reasoning": {"effort": "low"}}, 400, "reasoning", "no such choice")
+        for path, fields in (("/v1/messages", {"max_tokens": 2}), ("/v1/messages/count_tokens", {})):
+            reply = self.server.json("POST", path, {"model": "chat", "messages": HELLO, "output_config": {"effort": "low"}, **fields}, expect=400)
+            self.assertIn("output_config: the chat template of this model has no such choice", reply["error"]["message"])
+
     def test_refused(self):
         self.refused("/v1/chat/completions", {"model": "chat", "messages": HELLO, "tools": [TIME]}, 400, "tools", "shows no tools")
         broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "unevaluatedProperties": False}}}
