@@ -78,7 +78,7 @@ static size_t read_answer(const char *answer, size_t piece, const struct server_
     server_answer_begin(&divided, dialect, tools, false);
     for (size_t at = 0, size = strlen(answer); at < size; at += piece)
         assert_true(server_answer_push(&divided, answer + at, piece < size - at ? piece : size - at, parts));
-    assert_true(server_answer_finish(&divided, parts));
+    assert_true(server_answer_finish(&divided, false, parts));
     server_answer_free(&divided);
     for (size_t i = 0; i < parts->count; i++) calls += parts->items[i].kind == SERVER_PART_CALL;
     return calls;

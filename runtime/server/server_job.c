@@ -385,7 +385,8 @@ bool server_job_divide(const struct server_job *job, size_t choice, struct serve
     struct server_answer answer;
     const struct server_buffer *text = &job->choices[choice].out;
     server_job_begin_answer(job, &answer);
-    bool ok = server_answer_push(&answer, text->data, text->size, parts) && server_answer_finish(&answer, parts);
+    bool ok = server_answer_push(&answer, text->data, text->size, parts) &&
+              server_answer_finish(&answer, job->choices[choice].finish == SERVER_FINISH_LENGTH, parts);
     server_answer_free(&answer);
     return ok;
 }

@@ -94,14 +94,15 @@ static bool print_news(struct server_stream *stream, const struct server_model *
     const size_t calls = answer->calls;
     /* Log-probabilities are divided with the text of their tokens. */
     const bool by_token = job->request.shape == SERVER_RESPONSES && job->request.wants_logprobs;
-    bool ok = by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
-                           (!news->finish || server_answer_finish(answer, &parts)));
+    bool ok =
+        by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
+                     (!news->finish || server_answer_finish(answer, news->finish == SERVER_FINISH_LENGTH, &parts)));
     if (ok && !stream->begun[news->index] && can_begin(job, news, &parts)) {
         stream->begun[news->index] = true;
         ok = print_begin(stream, model, job, news->index, out);
     }
-    ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text,
-                                                   news->finish != SERVER_FINISH_NONE, &news->logprobs, out)
+    ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text, news->finish,
+                                                   &news->logprobs, out)
                          : print_parts(stream, model, job, news, calls, &parts, out));
     server_parts_free(&parts);
     return ok;
