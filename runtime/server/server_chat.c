@@ -74,7 +74,8 @@ static bool check_fields(size_t index, json_t *message, struct server_error *err
     const json_t *value;
     char param[SERVER_PARAM_BYTES];
     json_object_foreach (message, key, value) {
-        bool is_known = json_is_null(value);
+        /* Messages of other servers have empty lists. */
+        bool is_known = json_is_null(value) || (json_is_array(value) && !json_array_size(value));
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known = is_known || strcmp(key, known[i]) == 0;
         if (is_known) continue;
         snprintf(param, sizeof param, "messages[%zu].%s", index, key);

@@ -25,6 +25,7 @@ TEST(test_messages)
            "{'model': 'm', 'max_tokens': 7, 'system': [{'type': 'text', 'text': 's', 'cache_control': {'type': "
            "'ephemeral'}}], 'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': [{'type': "
            "'thinking', 'thinking': 't', 'signature': 'x'}, {'type': 'text', 'text': 'a', 'citations': null}, {'type': "
+           "'thinking', 'thinking': 'u'}, {'type': "
            "'tool_use', 'id': 'i', 'name': 'f', 'input': {'n': 1}}]}, {'role': 'user', 'content': [{'type': 'text', "
            "'text': 'b'}, {'type': 'tool_result', 'tool_use_id': 'i', 'content': 'r', 'is_error': true}, {'type': "
            "'tool_result', 'tool_use_id': 'j'}, {'type': 'text', 'text': 'c'}]}], 'stop_sequences': ['x', 'y'], "
@@ -37,7 +38,7 @@ TEST(test_messages)
             "{'add_generation_prompt':true,'enable_thinking':true,'thinking':true,'thinking_mode':'adaptive','tools':[{"
             "'type':'function','function':{'name':"
             "'f','parameters':{'type':'object'},'description':'d'}}],'messages':[{'role':'system','content':'s'},"
-            "{'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'t','tool_calls':"
+            "{'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'t\\nu','tool_calls':"
             "[{'type':'function','function':{'name':'f','arguments':{'n':1}},'id':'i'}]},{'role':'user',"
             "'content':'b'},{'role':'tool','content':'Error:\\nr','tool_call_id':'i'},{'role':'tool','content':"
             "'','tool_call_id':'j'},{'role':'user','content':'c'}]}"));

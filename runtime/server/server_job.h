@@ -80,6 +80,11 @@ void server_job_begin_answer(const struct server_job *job, struct server_answer 
 /* Divides the whole text of a choice. Requires: the job is done. False: out of memory. */
 bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts);
 
+/* Whether an answer may have ended within a call: the limit of tokens has ended it, or a stop string (NULL: none has). */
+bool server_job_is_cut(enum server_finish finish, const char *stop);
+/* Calls of an answer for which its finish reason is one: a named function's arguments are not complete where a stop string has ended them. */
+size_t server_job_calls(const struct server_job *job, size_t calls, const char *stop);
+
 /* Index of the prompt of a choice. */
 size_t server_job_prompt_of(const struct server_job *job, size_t choice);
 

@@ -81,7 +81,8 @@ bool server_messages_reply(const char *model, const struct server_job *job, stru
         calls += parts.items[i].kind == SERVER_PART_CALL;
         ok = json_add(content, block_of(&parts.items[i]));
     }
-    const char *stop = stop_strings_found(&choice->stop);
+    calls = server_job_calls(job, calls, stop_strings_found(&choice->stop));
+    const char *stop = calls ? NULL : stop_strings_found(&choice->stop);
     ok = ok && print(message_object(model, job, json_incref(content), reason_of(choice->finish, calls, stop), stop,
                                     usage_of(job, server_job_cached_tokens(job), choice->tokens)),
                      out);
@@ -162,6 +163,7 @@ bool server_messages_parts(struct server_message_blocks *blocks, const struct se
 bool server_messages_end(struct server_message_blocks *blocks, const struct server_job *job, enum server_finish finish,
                          size_t calls, const char *stop, struct server_buffer *out)
 {
+    if (calls) stop = NULL;
     return close_block(blocks, out) &&
            print_event("message_delta",
                        json_pack("{s:s, s:{s:s, s:o}, s:o}", "type", "message_delta", "delta", "stop_reason",

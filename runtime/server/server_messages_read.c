@@ -73,9 +73,13 @@ static bool read_thinking(const char *place, const json_t *block, struct blocks 
     json_t *thought = json_object_get(block, "thinking");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(thought)) return server_convert_wrong(error, place, "a string in \"thinking\"", thought);
-    if (blocks->thought) return server_convert_wrong(error, place, "one block of thinking", thought);
-    blocks->thought = json_incref(thought);
-    return true;
+    /* Some models reason several times in an answer; templates have one text for that. */
+    json_t *all = blocks->thought
+                      ? json_sprintf("%s\n%s", json_string_value(blocks->thought), json_string_value(thought))
+                      : json_incref(thought);
+    json_decref(blocks->thought);
+    blocks->thought = all;
+    return all || server_fail_memory(error);
 }
 
 static bool read_tool_use(const char *place, const json_t *block, struct blocks *blocks, struct server_error *error)

@@ -64,7 +64,7 @@ static bool print_parts(struct server_stream *stream, const struct server_model 
 static bool print_end(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
                       const struct news *news, struct server_buffer *out)
 {
-    const size_t calls = stream->answers[news->index].calls;
+    const size_t calls = server_job_calls(job, stream->answers[news->index].calls, news->stop);
     switch (job->request.shape) {
     case SERVER_MESSAGES: return server_messages_end(&stream->blocks, job, news->finish, calls, news->stop, out);
     case SERVER_RESPONSES:
@@ -81,9 +81,9 @@ static bool print_news(struct server_stream *stream, const struct server_model *
     const size_t calls = answer->calls;
     /* Log-probabilities are divided with the text of their tokens. */
     const bool by_token = job->request.shape == SERVER_RESPONSES && job->request.wants_logprobs;
-    bool ok =
-        by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
-                     (!news->finish || server_answer_finish(answer, news->finish == SERVER_FINISH_LENGTH, &parts)));
+    bool ok = by_token ||
+              (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
+               (!news->finish || server_answer_finish(answer, server_job_is_cut(news->finish, news->stop), &parts)));
     ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text, news->finish,
                                                    &news->logprobs, out)
                          : print_parts(stream, model, job, news, calls, &parts, out));

@@ -167,6 +167,23 @@ class Tools(Served):
         self.assertTrue(call["function"]["arguments"].startswith("{"))
         self.assertEqual(choice["finish_reason"], "length")
 
+    def test_stop_strings_within_calls(self):
+        """Arguments that a stop string has ended are no call to make."""
+        for choice, arguments in (("required", None), ({"type": "function", "function": {"name": "get_weather"}}, '{"')):
+            whole, chunks = self.ask(tools=[WEATHER], tool_choice=choice, stop=["place", "days"], seed=1)
+            self.assertEqual((whole["finish_reason"], choices(chunks)[0]), ("stop", ("", "stop", "assistant")))
+            calls = whole["message"].get("tool_calls", [])
+            self.assertEqual([call["function"]["arguments"].strip() for call in calls], [arguments] if arguments else [])
+        tool = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}
+        reply = self.server.json("POST", "/v1/messages", {"model": "tools", "messages": HELLO, "max_tokens": 100, "tools": [tool],
+                                                          "tool_choice": {"type": "any"}, "stop_sequences": ["place", "days"]})
+        self.assertEqual((reply["content"], reply["stop_reason"]), ([], "stop_sequence"))
+        # One after complete calls.
+        reply = self.server.json("POST", "/v1/messages", {"model": "tools", "messages": HELLO, "max_tokens": 300, "tools": [tool],
+                                                          "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "stop_sequences": ["]"]})
+        self.assertEqual([block["type"] for block in reply["content"]], ["tool_use"])
+        self.assertEqual((reply["stop_reason"], reply["stop_sequence"]), ("tool_use", None))
+
     def test_required_that_is_cut_in_other_apis(self):
         tool = {"name": "get_time", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
         messages = {"model": "tools", "messages": HELLO, "tools": [tool], "tool_choice": {"type": "any"}, "temperature": 1}
