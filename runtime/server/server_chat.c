@@ -69,7 +69,9 @@ static json_t *read_content(size_t index, const json_t *content, struct server_e
 
 static bool check_fields(size_t index, json_t *message, struct server_error *error)
 {
-    static const char *const known[] = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"};
+    /* parsed: the content once more, which OpenAI's package adds. */
+    static const char *const known[] = {"role",         "content",           "name",  "tool_calls",
+                                        "tool_call_id", "reasoning_content", "parsed"};
     const char *key;
     const json_t *value;
     char param[SERVER_PARAM_BYTES];

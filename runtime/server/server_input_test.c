@@ -84,8 +84,10 @@ TEST(test_responses)
         SERVER_RESPONSES, false,
         "{'input': [{'role': 'developer', 'content': 'd'}, {'type': 'reasoning', 'id': 'r', 'summary': [], 'content': "
         "[{'type': 'reasoning_text', 'text': 't'}]}, {'type': 'message', 'role': 'assistant', 'content': [{'type': "
-        "'output_text', 'text': 'a', 'annotations': []}]}, {'type': 'function_call', 'call_id': 'i', 'name': 'f', "
-        "'arguments': '{}'}, {'type': 'function_call', 'call_id': 'j', 'name': 'f', 'arguments': ''}, {'type': "
+        "'output_text', 'text': 'a', 'annotations': [], 'parsed': {'x': 1}}]}, {'type': 'function_call', 'call_id': "
+        "'i', 'name': 'f', "
+        "'arguments': '{}', 'parsed_arguments': {}}, {'type': 'function_call', 'call_id': 'j', 'name': 'f', "
+        "'arguments': ''}, {'type': "
         "'function_call_output', 'call_id': 'i', 'output': 'r'}, {'role': 'assistant', 'content': 'x'}, {'role': "
         "'assistant', 'content': 'y'}, {'role': 'user', 'content': [{'type': 'input_text', 'text': 'q'}]}],"
         " 'instructions': 's', 'max_output_tokens': 9, 'store': false, 'metadata': {'a': 'b'}, 'reasoning': "

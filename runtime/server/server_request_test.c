@@ -147,7 +147,8 @@ TEST(test_chat)
     accept(
         SERVER_CHAT,
         "{'messages': [{'role': 'system', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]},"
-        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null, 'annotations': []}], 'chat_template_kwargs': "
+        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null, 'annotations': [], 'parsed': {'x': 1}}], "
+        "'chat_template_kwargs': "
         "{'thinking': "
         "false}}");
     assert_string_equal(
