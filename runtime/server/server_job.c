@@ -75,7 +75,9 @@ static bool tokenize_prompt(const struct eng_engine *engine, struct server_reque
 bool server_job_tokenize(const struct server_target *target, struct server_request *request, struct server_error *error)
 {
     const struct eng_engine *engine = target->engine;
-    if (request->is_chat && !server_reasoning_apply(&target->voice->dialect, request, error)) return false;
+    /* Without a chat template that is the failure. */
+    const bool has_template = request->is_chat && target->facts->has_chat;
+    if (has_template && !server_reasoning_apply(&target->voice->dialect, request, error)) return false;
     for (size_t i = 0; i < request->prompt_count; i++)
         if (!request->prompts[i].tokens && !tokenize_prompt(engine, request, &request->prompts[i], error)) return false;
     return true;
