@@ -338,7 +338,7 @@ static bool take_whole_calls(struct server_answer *answer, struct server_parts *
 static bool is_part_of_call(const struct server_answer *answer)
 {
     const bool is_pattern = answer->state == SERVER_ANSWER_PATTERN;
-    return (answer->after_call && rest_size(answer)) || (answer->is_required && is_pattern) ||
+    return answer->is_required || (answer->after_call && rest_size(answer)) ||
            (is_pattern && !answer->is_start && strstr(answer->match.pattern, "$!"));
 }
 

@@ -257,6 +257,7 @@ TEST(test_cut)
     check(NULL, false, "[{\"name\":\"get\",\"arguments\":{\"n\":[1", "");
     check(NULL, false, "[{\"name\":\"get\",\"arguments\":{}},{\"name\":\"get\",\"argum", "{get {}}");
     check(NULL, false, "[", "");
+    check(NULL, false, " \n", "");
     use_tools("{'type': 'function', 'function': {'name': 'get'}}");
     check(NULL, true, "{\"n\":", "{get {\"n\":}");
     server_tools_free(&tools);
