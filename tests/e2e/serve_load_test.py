@@ -334,12 +334,12 @@ class FirstEvents(ServerTest):
         config = json.loads(contents(os.path.join(model, "config.json")))
         write(os.path.join(model, "config.json"), json.dumps({**config, "max_position_embeddings": 16384}).encode())
         server = self.serve(build_engine(model, "--max-batch", "4", "--max-context", "16384"), "--max-queue", str(1 + len(self.CASES)))
-        endless = self.begin(server, {**ENDLESS, "max_tokens": 16000})
-        server.wait_until(lambda: len(server.busy_slots()) == 4)
         for path, body, _ in self.CASES:  # failures that are found at once are statuses
             words = "wolf " * 20000
             long = {"input": words} if "input" in body else {"messages": [{"role": "user", "content": words}]}
             self.assertEqual(server.request("POST", path, {**body, **long}).status, 400)
+        endless = self.begin(server, {**ENDLESS, "max_tokens": 16000})
+        server.wait_until(lambda: len(server.busy_slots()) == 4)
         streams = []
         for path, body, first in self.CASES:
             streams.append(self.begin(server, body, path))
