@@ -142,7 +142,7 @@ static bool has_switch(const char *text)
     return found;
 }
 
-/* Whether the template compares something with the word. */
+/* Whether the template has the word as a string. */
 static bool has_string(const char *text, const char *word)
 {
     const size_t size = strlen(word);
