@@ -129,6 +129,12 @@ static void find_beginning(const struct server_answer *answer, struct beginning 
     }
 }
 
+static void drop_rest(struct server_answer *answer)
+{
+    answer->used = answer->held.size;
+    answer->space.size = 0;
+}
+
 static void drop_space(struct server_answer *answer)
 {
     answer->space.size = 0;
@@ -207,11 +213,11 @@ static bool go_on_in_thought(struct server_answer *answer, struct server_parts *
     return *more = true;
 }
 
-/* Appends the calls that were matched. */
-static enum server_calls take_calls(struct server_answer *answer, struct server_parts *parts)
+/* Appends the calls that were matched in the text. */
+static enum server_calls take_calls(struct server_answer *answer, const char *text, struct server_parts *parts)
 {
     const size_t before = parts->count;
-    const enum server_calls added = server_calls_add(&answer->match.found, rest(answer), answer->tools, parts);
+    const enum server_calls added = server_calls_add(&answer->match.found, text, answer->tools, parts);
     if (added != SERVER_CALLS_ADDED) return added;
     size_t keep = parts->count;
     if (answer->tools->one_call) keep = before + (answer->calls ? 0 : 1);
@@ -223,7 +229,7 @@ static enum server_calls take_calls(struct server_answer *answer, struct server_
 /* Without parts, what was matched passes for a call whatever its arguments are: they are not parsed. */
 static bool add_call(struct server_answer *answer, struct server_parts *parts, bool *is_call)
 {
-    const enum server_calls added = parts ? take_calls(answer, parts) : SERVER_CALLS_ADDED;
+    const enum server_calls added = parts ? take_calls(answer, rest(answer), parts) : SERVER_CALLS_ADDED;
     *is_call = added == SERVER_CALLS_ADDED;
     if (!*is_call) return added == SERVER_CALLS_NONE;
     answer->used += answer->match.at;
@@ -309,11 +315,42 @@ static bool is_end_of_calls(const struct server_answer *answer)
     return answer->after_call && !strstr(left, "$!") && !strstr(left, "$)");
 }
 
-bool server_answer_finish(struct server_answer *answer, struct server_parts *parts)
+/* Appends the complete calls of a list that is cut. */
+static bool take_whole_calls(struct server_answer *answer, struct server_parts *parts)
+{
+    struct server_buffer list = {0};
+    struct server_match *match = &answer->match;
+    struct server_span *span = answer->state == SERVER_ANSWER_PATTERN ? server_match_list(match) : NULL;
+    if (!span || !match->whole) return true;
+    bool ok =
+        server_buffer_add(&list, rest(answer) + match->at, match->whole - match->at) && server_buffer_text(&list, "]");
+    if (ok) {
+        *span = (struct server_span){0, list.size};
+        const enum server_calls added = take_calls(answer, list.data, parts);
+        answer->after_call = answer->after_call || added == SERVER_CALLS_ADDED;
+        ok = added != SERVER_CALLS_NO_MEMORY;
+    }
+    server_buffer_free(&list);
+    return ok;
+}
+
+/* Whether the rest is a part of a call: what follows calls, all where calls are required, and what has the marker of one. */
+static bool is_part_of_call(const struct server_answer *answer)
+{
+    const bool is_pattern = answer->state == SERVER_ANSWER_PATTERN;
+    return answer->is_required || (answer->after_call && rest_size(answer)) ||
+           (is_pattern && !answer->is_start && strstr(answer->match.pattern, "$!"));
+}
+
+bool server_answer_finish(struct server_answer *answer, bool is_cut, struct server_parts *parts)
 {
     const enum server_part_kind kind =
         answer->state == SERVER_ANSWER_THOUGHT ? SERVER_PART_REASONING : SERVER_PART_CONTENT;
-    if (answer->state == SERVER_ANSWER_PATTERN && is_end_of_calls(answer)) answer->used = answer->held.size;
+    if (is_cut && !take_whole_calls(answer, parts)) return false;
+    if (is_cut && is_part_of_call(answer))
+        drop_rest(answer);
+    else if (answer->state == SERVER_ANSWER_PATTERN && is_end_of_calls(answer))
+        answer->used = answer->held.size;
     bool ok = use_text(answer, kind, rest_size(answer), parts);
     if (ok && kind == SERVER_PART_CONTENT && !answer->after_call) ok = flush_space(answer, kind, parts);
     answer->held.size = answer->used = answer->space.size = 0;

@@ -39,9 +39,10 @@ void server_answer_begin(struct server_answer *answer, const struct server_diale
                          const struct server_tools *tools, bool in_thought);
 /* A grammar makes the answer, which has just begun, either calls or content. */
 void server_answer_bind(struct server_answer *answer);
-/* Each appends the decided parts. False: out of memory. */
+/* Both append the decided parts. False: out of memory. */
 bool server_answer_push(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts);
-bool server_answer_finish(struct server_answer *answer, struct server_parts *parts);
+/* is_cut: the limit of tokens or a stop string has ended the answer. A call that it has cut is left out, but for the arguments of a NAMED one. */
+bool server_answer_finish(struct server_answer *answer, bool is_cut, struct server_parts *parts);
 /* Reads the text of one token, without its parts. *is_thought: it is of reasoning or of a marker of that. Once no reasoning can begin any
  * more, the answer is PLAIN and has no memory. False: out of memory. */
 bool server_answer_follow(struct server_answer *answer, const char *text, size_t size, bool *is_thought);

@@ -39,6 +39,8 @@ static char *describe(const struct server_parts *parts)
     return text.data;
 }
 
+static bool is_cut;
+
 /* The text in pieces of every length gives the same. */
 static void check(const struct server_dialect *dialect, bool in_thought, const char *text, const char *expected)
 {
@@ -50,7 +52,7 @@ static void check(const struct server_dialect *dialect, bool in_thought, const c
         if (is_bound) server_answer_bind(&answer);
         for (size_t at = 0; at < size; at += piece)
             assert_true(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, &parts));
-        assert_true(server_answer_finish(&answer, &parts));
+        assert_true(server_answer_finish(&answer, is_cut, &parts));
         char *found = describe(&parts);
         if (strcmp(found, expected) != 0)
             fail_msg("%s, pieces of %zu: '%s': expected '%s', found '%s'", dialect ? dialect->name : "none", piece,
@@ -212,6 +214,55 @@ TEST(test_bound)
         check_template(cases[i].template_text, i % 2, cases[i].text, cases[i].expected);
     server_tools_free(&tools);
     is_bound = false;
+}
+
+/* The limit of tokens has ended the answer: complete calls stay, and one that is not is no text. */
+TEST(test_cut)
+{
+    static const struct {
+        const char *signs, *text, *expected;
+    } cases[] = {
+        {"<tool_call>", "I look.\n\n<tool_call>{'name': 'get', 'argum", "I look."},
+        {"<tool_call>", "<tool_call>", ""},
+        {"<tool_call>", "a <tool_cal", "a <tool_cal"},
+        {"<tool_call>", "<tool_call> a", "<tool_call> a"},
+        {"<tool_call>", "a \n", "a \n"},
+        {"<tool_call>", "<tool_call>{'name': 'get', 'arguments': {}}</tool_call>\n<tool_call>{'na", "{get {}}"},
+        {"<tool_call>", "<tool_call>{'name': 'get', 'arguments': {}}</tool_call>\n<tool_ca", "{get {}}"},
+        {"<tool_call>", "<tool_call>{'name': 'get', 'arguments': {}}</tool_call> ok", "{get {}} ok"},
+        {"<tool_call></think>", "<think>a</thi", "(a</thi)"},
+        {"<function=<parameter=<tool_call>", "<tool_call>\n<function=get>\n<parameter=s>1</parameter>\n</functio", ""},
+        {"[TOOL_CALLS]",
+         "[TOOL_CALLS][{'name': 'get', 'arguments': {'l': [{}]}}, {'name': 'all_of-it', 'arguments': {}}, {'name': 'g",
+         "{get {'l':[{}]}}{all_of-it {}}"},
+        {"[TOOL_CALLS]", "[TOOL_CALLS][{'name': 'get', 'arguments': {'s': '}', 'l': [{}", ""},
+        {"<TOOLCALL>", "<TOOLCALL>[{'name': 'get', 'arguments': {}}, {", "{get {}}"},
+        {"<TOOLCALL>", "<TOOLCALL>[{'name': 'get', 'arguments': {}}]</TOOLC", "{get {}}"},
+        {"<|tools_prefix|>", "<|tools_prefix|>[{'get': {'n': 1}}, {'all_of-it': {}}", "{get {'n':1}}{all_of-it {}}"},
+        {"[TOOL_CALLS][ARGS]", "[TOOL_CALLS]get[ARGS]{'n': 1}[TOOL_CALLS]get[ARGS]{'n'", "{get {'n': 1}}"},
+        {"<|start_header_id|>ipython", "[{'name': 'get', 'parameters': {'n': 1}},", "{get {'n':1}}"},
+        {"<|start_header_id|>ipython", "[{'name': 'got', 'parameters': {'n': 1}},",
+         "[{'name': 'got', 'parameters': {'n': 1}},"},
+        {"<|start_header_id|>ipython", "{'name': 'get', 'parameters': {'n': 1}",
+         "{'name': 'get', 'parameters': {'n': 1}"},
+        {"<|tool_list_start|>", "<|tool_call_start|>[get(s='(', l=[1]), all_of-it(), get(s='x]",
+         "{get {'s':'(','l':[1]}}{all_of-it {}}"},
+        {"<|tool_call>call:", "a<|tool_call>call:get{a:<|'|>}", "a"},
+    };
+    is_cut = true;
+    use_tools("'auto'");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_template(cases[i].signs, false, cases[i].text, cases[i].expected);
+    use_tools("'required'");
+    check(NULL, false, "[{\"name\":\"get\",\"arguments\":{\"n\":[1", "");
+    check(NULL, false, "[{\"name\":\"get\",\"arguments\":{}},{\"name\":\"get\",\"argum", "{get {}}");
+    check(NULL, false, "[", "");
+    check(NULL, false, " \n", "");
+    use_tools("{'type': 'function', 'function': {'name': 'get'}}");
+    check(NULL, true, "{\"n\":", "{get {\"n\":}");
+    server_tools_free(&tools);
+    check_template("<tool_call>", false, "<tool_call>{'na", "<tool_call>{'na");
+    is_cut = false;
 }
 
 TEST(test_forced)

@@ -69,12 +69,15 @@ static json_t *read_content(size_t index, const json_t *content, struct server_e
 
 static bool check_fields(size_t index, json_t *message, struct server_error *error)
 {
-    static const char *const known[] = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"};
+    /* parsed: the content once more, which OpenAI's package adds. */
+    static const char *const known[] = {"role",         "content",           "name",  "tool_calls",
+                                        "tool_call_id", "reasoning_content", "parsed"};
     const char *key;
     const json_t *value;
     char param[SERVER_PARAM_BYTES];
     json_object_foreach (message, key, value) {
-        bool is_known = json_is_null(value);
+        /* Messages of other servers have empty lists. */
+        bool is_known = json_is_null(value) || (json_is_array(value) && !json_array_size(value));
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known = is_known || strcmp(key, known[i]) == 0;
         if (is_known) continue;
         snprintf(param, sizeof param, "messages[%zu].%s", index, key);
@@ -221,18 +224,6 @@ static bool add_variables(const json_t *given, json_t *variables, struct server_
     return true;
 }
 
-/* A variable of templates that know one. */
-static bool add_effort(json_t *effort, json_t *variables, struct server_error *error)
-{
-    char text[160];
-    if (!effort || json_is_null(effort)) return true;
-    json_value_text(effort, text, sizeof text);
-    if (!json_is_string(effort))
-        return server_fail(error, 400, "invalid_value", "reasoning_effort",
-                           "reasoning_effort: expected a string, found %s", text);
-    return json_put(variables, "reasoning_effort", json_incref(effort)) || server_fail_memory(error);
-}
-
 bool server_chat_variables(json_t *body, bool add_generation_prompt, const struct server_tools *tools, char **variables,
                            struct server_error *error)
 {
@@ -240,7 +231,6 @@ bool server_chat_variables(json_t *body, bool add_generation_prompt, const struc
     bool ok = (made && list && json_put(made, "add_generation_prompt", json_boolean(add_generation_prompt))) ||
               server_fail_memory(error);
     ok = ok && add_messages(json_object_get(body, "messages"), list, error) &&
-         add_effort(json_object_get(body, "reasoning_effort"), made, error) &&
          add_variables(json_object_get(body, "chat_template_kwargs"), made, error);
     if (ok && server_tools_are_active(tools))
         ok = json_put(made, "tools", json_incref(tools->list)) || server_fail_memory(error);

@@ -7,8 +7,8 @@
 
 #include "runtime/server/server_tools.h"
 
-/* Makes the text of a JSON object from "messages", "chat_template_kwargs" and "reasoning_effort" of a body, and from tools unless
- * none may be called, owned by the caller. The content of a message is a string or a list of text parts, which are joined
+/* Makes the text of a JSON object from "messages" and "chat_template_kwargs" of a body, and from tools unless none may be called, owned
+ * by the caller. The content of a message is a string or a list of text parts, which are joined
  * by line feeds. Roles become a part of the template's own text, so that they may only have letters, digits, '_' and '-'.
  * Arguments of calls become objects. */
 bool server_chat_variables(json_t *body, bool add_generation_prompt, const struct server_tools *tools, char **variables,

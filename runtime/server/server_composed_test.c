@@ -218,7 +218,7 @@ static bool check_answer(const struct server_dialect *dialect, const struct serv
     server_answer_bind(&answer);
     for (size_t at = 0; at < size; at += piece)
         assert_true(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, &parts));
-    assert_true(server_answer_finish(&answer, &parts));
+    assert_true(server_answer_finish(&answer, false, &parts));
     server_answer_free(&answer);
     size_t calls = 0;
     char content[1 << 16];
@@ -495,7 +495,7 @@ TEST(names_that_come_twice)
         server_answer_begin(&answer, &dialect, &tools, false);
         server_answer_bind(&answer);
         assert_true(server_answer_push(&answer, cases[i].answer, strlen(cases[i].answer), &parts));
-        assert_true(server_answer_finish(&answer, &parts));
+        assert_true(server_answer_finish(&answer, false, &parts));
         server_answer_free(&answer);
         assert_int_equal(parts.count, 1);
         assert_int_equal(parts.items[0].kind, SERVER_PART_CALL);

@@ -108,6 +108,9 @@ static const char *const switches[] = {"enable_thinking", "thinking_mode", "thin
                                        "thinking is not defined"};
 static const char *const conditions[] = {"if thinking %}", "if thinking -%}", "if not thinking %}", "and thinking %}"};
 
+/* Values of reasoning_effort for no reasoning. */
+static const char *const no_efforts[] = {"none", "no_think"};
+
 static bool has_signs(const char *text, const char *const *signs)
 {
     for (int i = 0; i < MOST_SIGNS && signs[i]; i++)
@@ -139,6 +142,15 @@ static bool has_switch(const char *text)
     return found;
 }
 
+/* Whether the template has the word as a string. */
+static bool has_string(const char *text, const char *word)
+{
+    const size_t size = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at++)
+        if (at > text && (at[-1] == '\'' || at[-1] == '"') && at[size] == at[-1]) return true;
+    return false;
+}
+
 void server_dialect_find(const char *template_text, struct server_dialect *dialect)
 {
     static const char *const none[] = {NULL};
@@ -154,4 +166,7 @@ void server_dialect_find(const char *template_text, struct server_dialect *diale
         dialect->thought_end = thoughts[i].end;
     }
     dialect->has_switch = template_text && has_switch(template_text);
+    dialect->has_effort = template_text && has_variable(template_text, "reasoning_effort");
+    for (size_t i = 0; dialect->has_effort && !dialect->no_effort && i < sizeof no_efforts / sizeof *no_efforts; i++)
+        if (has_string(template_text, no_efforts[i])) dialect->no_effort = no_efforts[i];
 }

@@ -14,6 +14,8 @@ struct server_dialect {
     const char *const *patterns;
     const char *thought, *thought_end; /* around reasoning; NULL: none */
     bool has_switch;                   /* a variable of the template says whether the model reasons */
+    bool has_effort;                   /* the template has the variable reasoning_effort */
+    const char *no_effort;             /* its value for no reasoning; NULL: none is known */
 };
 
 /* template_text: as eng_chat_template gives it; NULL: none. */

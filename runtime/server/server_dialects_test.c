@@ -78,7 +78,7 @@ static size_t read_answer(const char *answer, size_t piece, const struct server_
     server_answer_begin(&divided, dialect, tools, false);
     for (size_t at = 0, size = strlen(answer); at < size; at += piece)
         assert_true(server_answer_push(&divided, answer + at, piece < size - at ? piece : size - at, parts));
-    assert_true(server_answer_finish(&divided, parts));
+    assert_true(server_answer_finish(&divided, false, parts));
     server_answer_free(&divided);
     for (size_t i = 0; i < parts->count; i++) calls += parts->items[i].kind == SERVER_PART_CALL;
     return calls;
@@ -218,6 +218,62 @@ TEST(real_switches)
     assert_in_range(switched, 15, 1000);
 }
 
+/* Whether two efforts of reasoning are rendered in different ways, where the model reasons. */
+static bool has_efforts(const struct chat_templates *templates)
+{
+    static const char *const efforts[] = {"low", "high", "max", "none"};
+    char *first = NULL;
+    bool differs = false;
+    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++) {
+        struct template_result result = {0};
+        struct status status = {0};
+        json_t *variables =
+            json_pack("{s:[{s:s, s:s}], s:b, s:b, s:b, s:s}", "messages", "role", "user", "content", "Hello",
+                      "add_generation_prompt", 1, "enable_thinking", 1, "thinking", 1, "reasoning_effort", efforts[i]);
+        /* A template may raise an exception for what it does not know. */
+        if (chat_templates_render(templates, variables, NULL, &result, &status)) {
+            differs = differs || (first && strcmp(first, result.text) != 0);
+            if (!first) first = strdup(result.text);
+        }
+        template_result_free(&result);
+        json_decref(variables);
+    }
+    free(first);
+    return differs;
+}
+
+TEST(real_efforts)
+{
+    struct dirent **entries;
+    char path[1024];
+    size_t with_efforts = 0, failures = 0;
+    if (!test_shared()) skip();
+    snprintf(path, sizeof path, "%s/chat_templates", test_shared());
+    const int count = scandir(path, &entries, NULL, alphasort);
+    if (count < 0) skip();
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        if (strstr(name, ".jinja")) {
+            struct server_dialect dialect;
+            snprintf(path, sizeof path, "%s/chat_templates/%s", test_shared(), name);
+            struct chat_templates *templates = open_template(path);
+            server_dialect_find(chat_templates_text(templates, NULL), &dialect);
+            const bool differs = has_efforts(templates);
+            if (differs != dialect.has_effort)
+                print_error("%s: efforts %d, found %d\n", name, differs, dialect.has_effort);
+            if (dialect.has_effort)
+                print_message("%s: no reasoning is %s\n", name, dialect.no_effort ? dialect.no_effort : "unknown");
+            failures += differs != dialect.has_effort;
+            with_efforts += differs;
+            chat_templates_close(templates);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    assert_int_equal(failures, 0);
+    assert_in_range(with_efforts, 6, 1000);
+}
+
 TEST(switches)
 {
     static const struct {
@@ -240,6 +296,25 @@ TEST(switches)
     }
     server_dialect_find(NULL, &dialect);
     assert_false(dialect.has_switch);
+}
+
+TEST(efforts)
+{
+    static const struct {
+        const char *text, *none;
+        bool has_effort;
+    } cases[] = {{"{{ reasoning_effort }}", NULL, true},
+                 {"{% if reasoning_effort == 'none' %}x{% endif %}", "none", true},
+                 {"{% if reasoning_effort in [\"no_think\", \"low\"] %}x{% endif %}", "no_think", true},
+                 {"{% if reasoning_effort is none %}none 'none\"{% endif %}", NULL, true},
+                 {"{{ message.reasoning_effort }}{% if x == 'none' %}x{% endif %}", NULL, false}};
+    struct server_dialect dialect;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        server_dialect_find(cases[i].text, &dialect);
+        assert_int_equal(dialect.has_effort, cases[i].has_effort);
+        assert_true(cases[i].none ? dialect.no_effort && strcmp(dialect.no_effort, cases[i].none) == 0
+                                  : !dialect.no_effort);
+    }
 }
 
 int main(void) { return test_run(); }

@@ -15,14 +15,15 @@ bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, b
     bool ok = server_request_parse(body, size, &value, error) &&
               (shape == SERVER_MESSAGES ? server_messages_read(value, counts, &chat, error)
                                         : server_responses_read(value, &chat, &echo, error));
-    const bool thinks = ok && shape == SERVER_MESSAGES && server_messages_wants_thinking(value);
+    const enum server_thinking thinking =
+        ok && shape == SERVER_MESSAGES ? server_messages_thinking(value) : SERVER_THINKING_FREE;
     json_decref(value);
     if (ok && !server_request_read_value(endpoint, chat, request, error)) {
         server_input_rename(shape, error);
         ok = false;
     }
     request->shape = shape;
-    request->wants_thinking = thinks;
+    request->thinking = thinking;
     request->echo_body = echo;
     return ok;
 }

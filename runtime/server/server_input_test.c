@@ -25,6 +25,7 @@ TEST(test_messages)
            "{'model': 'm', 'max_tokens': 7, 'system': [{'type': 'text', 'text': 's', 'cache_control': {'type': "
            "'ephemeral'}}], 'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': [{'type': "
            "'thinking', 'thinking': 't', 'signature': 'x'}, {'type': 'text', 'text': 'a', 'citations': null}, {'type': "
+           "'thinking', 'thinking': 'u'}, {'type': "
            "'tool_use', 'id': 'i', 'name': 'f', 'input': {'n': 1}}]}, {'role': 'user', 'content': [{'type': 'text', "
            "'text': 'b'}, {'type': 'tool_result', 'tool_use_id': 'i', 'content': 'r', 'is_error': true}, {'type': "
            "'tool_result', 'tool_use_id': 'j'}, {'type': 'text', 'text': 'c'}]}], 'stop_sequences': ['x', 'y'], "
@@ -37,7 +38,7 @@ TEST(test_messages)
             "{'add_generation_prompt':true,'enable_thinking':true,'thinking':true,'thinking_mode':'adaptive','tools':[{"
             "'type':'function','function':{'name':"
             "'f','parameters':{'type':'object'},'description':'d'}}],'messages':[{'role':'system','content':'s'},"
-            "{'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'t','tool_calls':"
+            "{'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'t\\nu','tool_calls':"
             "[{'type':'function','function':{'name':'f','arguments':{'n':1}},'id':'i'}]},{'role':'user',"
             "'content':'b'},{'role':'tool','content':'Error:\\nr','tool_call_id':'i'},{'role':'tool','content':"
             "'','tool_call_id':'j'},{'role':'user','content':'c'}]}"));
@@ -49,13 +50,13 @@ TEST(test_messages)
            "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'q'}], 'output_config': {'format': {'type': "
            "'json_schema', 'schema': {'type': 'null'}}, 'effort': 'low'}, 'thinking': {'type': 'disabled'}}");
     assert_string_equal(request.format.text, test_json("{'type':'null'}"));
-    assert_non_null(
-        strstr(request.variables,
-               test_json("'reasoning_effort':'low','enable_thinking':false,'thinking':false,'thinking_mode':'disabled',"
-                         "'thinking_budget':0")));
+    assert_non_null(strstr(request.variables, test_json("'enable_thinking':false,'thinking':false,'thinking_mode':"
+                                                        "'disabled','thinking_budget':0")));
+    assert_string_equal(request.effort, "low");
+    assert_int_equal(request.thinking, SERVER_THINKING_OFF);
     server_request_free(&request);
     accept(SERVER_MESSAGES, true, "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's'}");
-    assert_false(request.wants_thinking);
+    assert_int_equal(request.thinking, SERVER_THINKING_FREE);
     server_request_free(&request);
     for (int counts = 0; counts < 2; counts++) {
         char text[256];
@@ -64,7 +65,7 @@ TEST(test_messages)
                  "'budget_tokens': 1024}}",
                  counts ? "" : "'max_tokens': 1025, ");
         accept(SERVER_MESSAGES, counts, text);
-        assert_true(request.wants_thinking);
+        assert_int_equal(request.thinking, SERVER_THINKING_ON);
         assert_non_null(strstr(request.variables, test_json("'enable_thinking':true,'thinking':true,'thinking_mode':"
                                                             "'enabled','thinking_budget':1024")));
         server_request_free(&request);
@@ -83,8 +84,10 @@ TEST(test_responses)
         SERVER_RESPONSES, false,
         "{'input': [{'role': 'developer', 'content': 'd'}, {'type': 'reasoning', 'id': 'r', 'summary': [], 'content': "
         "[{'type': 'reasoning_text', 'text': 't'}]}, {'type': 'message', 'role': 'assistant', 'content': [{'type': "
-        "'output_text', 'text': 'a', 'annotations': []}]}, {'type': 'function_call', 'call_id': 'i', 'name': 'f', "
-        "'arguments': '{}'}, {'type': 'function_call', 'call_id': 'j', 'name': 'f', 'arguments': ''}, {'type': "
+        "'output_text', 'text': 'a', 'annotations': [], 'parsed': {'x': 1}}]}, {'type': 'function_call', 'call_id': "
+        "'i', 'name': 'f', "
+        "'arguments': '{}', 'parsed_arguments': {}}, {'type': 'function_call', 'call_id': 'j', 'name': 'f', "
+        "'arguments': ''}, {'type': "
         "'function_call_output', 'call_id': 'i', 'output': 'r'}, {'role': 'assistant', 'content': 'x'}, {'role': "
         "'assistant', 'content': 'y'}, {'role': 'user', 'content': [{'type': 'input_text', 'text': 'q'}]}],"
         " 'instructions': 's', 'max_output_tokens': 9, 'store': false, 'metadata': {'a': 'b'}, 'reasoning': "
@@ -93,7 +96,7 @@ TEST(test_responses)
     assert_string_equal(
         request.variables,
         test_json(
-            "{'add_generation_prompt':true,'reasoning_effort':'low','tools':[{'type':'function','function':{'name':"
+            "{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':"
             "'f','parameters':{'type':'object'},'strict':true}}],'messages':[{'role':'system','content':'s'},"
             "{'role':'system','content':'d'},{'role':'assistant','content':'a','reasoning_content':'t',"
             "'tool_calls':[{'type':'function','function':{'name':'f','arguments':{}},'id':'i'},{'type':'function',"
@@ -102,6 +105,7 @@ TEST(test_responses)
             "'q'}]}"));
     assert_int_equal(server_request_max_tokens(&request), 9);
     assert_string_equal(request.tools.named, "f");
+    assert_string_equal(request.effort, "low");
     assert_string_equal(json_string_value(json_object_get(request.echo_body, "instructions")), "s");
     assert_true(json_is_false(json_object_get(request.echo_body, "store")));
     server_request_free(&request);

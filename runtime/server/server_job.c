@@ -11,6 +11,7 @@
 #include "formats/cli/cli_process.h"
 #include "runtime/server/server_chat.h"
 #include "runtime/server/server_composed.h"
+#include "runtime/server/server_reasoning.h"
 
 enum {
     /* of one request, in numbers of 8 bytes: 32 MiB, twice as much while a list grows, and in JSON several times as much */
@@ -71,8 +72,12 @@ static bool tokenize_prompt(const struct eng_engine *engine, struct server_reque
            try_prompt(engine, request, prompt, &cause, &other);
 }
 
-bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error)
+bool server_job_tokenize(const struct server_target *target, struct server_request *request, struct server_error *error)
 {
+    const struct eng_engine *engine = target->engine;
+    /* Without a chat template that is the failure. */
+    const bool has_template = request->is_chat && target->facts->has_chat;
+    if (has_template && !server_reasoning_apply(&target->voice->dialect, request, error)) return false;
     for (size_t i = 0; i < request->prompt_count; i++)
         if (!request->prompts[i].tokens && !tokenize_prompt(engine, request, &request->prompts[i], error)) return false;
     return true;
@@ -273,10 +278,6 @@ static bool choose_voice(const struct server_voice *voice, struct server_job *jo
     if (server_tools_are_active(&request->tools) && !voice->dialect.name)
         return server_fail(error, 400, "unsupported_parameter", "tools",
                            "tools: the chat template of this model shows no tools; leave them out");
-    if (request->wants_thinking && !voice->dialect.has_switch)
-        return server_fail(error, 400, "unsupported_parameter", "thinking",
-                           "thinking: the chat template of this model has no switch for it; leave it out, or set its "
-                           "type to \"disabled\" or \"adaptive\", which then change nothing");
     if (server_tools_are_forced(&request->tools)) {
         server_format_free(&request->format); /* of a text, which there is none */
         return server_tools_format(&request->tools, &request->format, error);
@@ -302,7 +303,7 @@ static bool fill(const struct server_target *target, struct server_job *job, str
     uint64_t most = embeds || request->no_answer ? 1 : server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
-    if (!server_job_tokenize(engine, request, error) || !check_logprobs(facts, job, error) ||
+    if (!server_job_tokenize(target, request, error) || !check_logprobs(facts, job, error) ||
         !choose_sampling(engine, facts, request, &job->sampling, error) || !name_job(job, error))
         return false;
     for (size_t i = 0; i < request->prompt_count; i++) {
@@ -373,6 +374,13 @@ uint64_t server_job_cached_tokens(const struct server_job *job)
     return tokens;
 }
 
+bool server_job_is_cut(enum server_finish finish, const char *stop) { return finish == SERVER_FINISH_LENGTH || stop; }
+
+size_t server_job_calls(const struct server_job *job, size_t calls, const char *stop)
+{
+    return stop && job->request.tools.choice == SERVER_TOOLS_NAMED ? 0 : calls;
+}
+
 void server_job_begin_answer(const struct server_job *job, struct server_answer *answer)
 {
     const struct server_tools *tools = &job->request.tools;
@@ -384,9 +392,12 @@ void server_job_begin_answer(const struct server_job *job, struct server_answer 
 bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts)
 {
     struct server_answer answer;
-    const struct server_buffer *text = &job->choices[choice].out;
+    const struct server_choice *divided = &job->choices[choice];
+    const struct server_buffer *text = &divided->out;
+    const bool is_cut = server_job_is_cut(divided->finish, stop_strings_found(&divided->stop));
     server_job_begin_answer(job, &answer);
-    bool ok = server_answer_push(&answer, text->data, text->size, parts) && server_answer_finish(&answer, parts);
+    bool ok =
+        server_answer_push(&answer, text->data, text->size, parts) && server_answer_finish(&answer, is_cut, parts);
     server_answer_free(&answer);
     return ok;
 }

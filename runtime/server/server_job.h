@@ -80,6 +80,11 @@ void server_job_begin_answer(const struct server_job *job, struct server_answer 
 /* Divides the whole text of a choice. Requires: the job is done. False: out of memory. */
 bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts);
 
+/* Whether an answer may have ended within a call: the limit of tokens has ended it, or a stop string (NULL: none has). */
+bool server_job_is_cut(enum server_finish finish, const char *stop);
+/* Calls of an answer for which its finish reason is one: a named function's arguments are not complete where a stop string has ended them. */
+size_t server_job_calls(const struct server_job *job, size_t calls, const char *stop);
+
 /* Index of the prompt of a choice. */
 size_t server_job_prompt_of(const struct server_job *job, size_t choice);
 
@@ -89,8 +94,9 @@ uint64_t server_job_tokens(const struct server_job *job, uint64_t *reasoning);
  * or the job has failed. */
 uint64_t server_job_cached_tokens(const struct server_job *job);
 
-/* Converts the prompts of a request that are not tokens yet. */
-bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error);
+/* Converts the prompts of a request that are not tokens yet. Called once. */
+bool server_job_tokenize(const struct server_target *target, struct server_request *request,
+                         struct server_error *error);
 /* Text of tokens, owned by the caller. */
 bool server_job_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count, uint32_t flags,
                            char **text, size_t *size, struct server_error *error);

@@ -41,11 +41,11 @@ static const char *reason_of(enum server_finish finish, size_t calls, const char
 }
 
 /* Input tokens are those that were not read from the cache. */
-static json_t *usage_of(const struct server_job *job, uint64_t generated)
+static json_t *usage_of(const struct server_job *job, uint64_t cached, uint64_t generated)
 {
-    const json_int_t cached = (json_int_t)server_job_cached_tokens(job), all = (json_int_t)job->prompt_tokens;
-    return json_pack("{s:I, s:I, s:i, s:I}", "input_tokens", all - cached, "output_tokens", (json_int_t)generated,
-                     "cache_creation_input_tokens", 0, "cache_read_input_tokens", cached);
+    return json_pack("{s:I, s:I, s:i, s:I}", "input_tokens", (json_int_t)(job->prompt_tokens - cached), "output_tokens",
+                     (json_int_t)generated, "cache_creation_input_tokens", 0, "cache_read_input_tokens",
+                     (json_int_t)cached);
 }
 
 /* ---- whole replies ---- */
@@ -63,11 +63,11 @@ static json_t *block_of(const struct server_part *part)
 }
 
 static json_t *message_object(const char *model, const struct server_job *job, json_t *content, const char *reason,
-                              const char *stop, uint64_t generated)
+                              const char *stop, json_t *usage)
 {
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "id", job->id, "type", "message", "role", "assistant",
                      "model", model, "content", content, "stop_reason", reason ? json_string(reason) : json_null(),
-                     "stop_sequence", stop ? json_string(stop) : json_null(), "usage", usage_of(job, generated));
+                     "stop_sequence", stop ? json_string(stop) : json_null(), "usage", usage);
 }
 
 bool server_messages_reply(const char *model, const struct server_job *job, struct server_buffer *out)
@@ -81,9 +81,10 @@ bool server_messages_reply(const char *model, const struct server_job *job, stru
         calls += parts.items[i].kind == SERVER_PART_CALL;
         ok = json_add(content, block_of(&parts.items[i]));
     }
-    const char *stop = stop_strings_found(&choice->stop);
+    calls = server_job_calls(job, calls, stop_strings_found(&choice->stop));
+    const char *stop = calls ? NULL : stop_strings_found(&choice->stop);
     ok = ok && print(message_object(model, job, json_incref(content), reason_of(choice->finish, calls, stop), stop,
-                                    choice->tokens),
+                                    usage_of(job, server_job_cached_tokens(job), choice->tokens)),
                      out);
     json_decref(content);
     server_parts_free(&parts);
@@ -96,8 +97,9 @@ bool server_messages_begin(const char *model, const struct server_job *job, stru
 {
     return print_event("message_start",
                        json_pack("{s:s, s:o}", "type", "message_start", "message",
-                                 message_object(model, job, json_array(), NULL, NULL, 0)),
-                       out);
+                                 message_object(model, job, json_array(), NULL, NULL, usage_of(job, 0, 0))),
+                       out) &&
+           print_event("ping", json_pack("{s:s}", "type", "ping"), out);
 }
 
 static bool close_block(struct server_message_blocks *blocks, struct server_buffer *out)
@@ -161,12 +163,13 @@ bool server_messages_parts(struct server_message_blocks *blocks, const struct se
 bool server_messages_end(struct server_message_blocks *blocks, const struct server_job *job, enum server_finish finish,
                          size_t calls, const char *stop, struct server_buffer *out)
 {
+    if (calls) stop = NULL;
     return close_block(blocks, out) &&
            print_event("message_delta",
                        json_pack("{s:s, s:{s:s, s:o}, s:o}", "type", "message_delta", "delta", "stop_reason",
                                  reason_of(finish, calls, stop), "stop_sequence",
                                  stop ? json_string(stop) : json_null(), "usage",
-                                 usage_of(job, job->choices[0].tokens)),
+                                 usage_of(job, server_job_cached_tokens(job), job->choices[0].tokens)),
                        out) &&
            print_event("message_stop", json_pack("{s:s}", "type", "message_stop"), out);
 }

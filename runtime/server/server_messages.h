@@ -19,7 +19,7 @@ struct server_message_blocks {
 bool server_messages_begin(const char *model, const struct server_job *job, struct server_buffer *out);
 bool server_messages_parts(struct server_message_blocks *blocks, const struct server_parts *parts,
                            struct server_buffer *out);
-/* calls: those of the whole answer; stop: the stop string before which it has ended, NULL: none. */
+/* calls: those of the whole answer; stop: the stop string before which it has ended, which calls make no reason; NULL: none. */
 bool server_messages_end(struct server_message_blocks *blocks, const struct server_job *job, enum server_finish finish,
                          size_t calls, const char *stop, struct server_buffer *out);
 

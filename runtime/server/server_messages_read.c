@@ -8,7 +8,7 @@
 
 #include "formats/base/json.h"
 #include "runtime/server/server_convert.h"
-#include "runtime/server/server_request.h"
+#include "runtime/server/server_reasoning.h"
 
 enum { PLACE_BYTES = 64 };
 
@@ -73,9 +73,13 @@ static bool read_thinking(const char *place, const json_t *block, struct blocks 
     json_t *thought = json_object_get(block, "thinking");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(thought)) return server_convert_wrong(error, place, "a string in \"thinking\"", thought);
-    if (blocks->thought) return server_convert_wrong(error, place, "one block of thinking", thought);
-    blocks->thought = json_incref(thought);
-    return true;
+    /* Some models reason several times in an answer; templates have one text for that. */
+    json_t *all = blocks->thought
+                      ? json_sprintf("%s\n%s", json_string_value(blocks->thought), json_string_value(thought))
+                      : json_incref(thought);
+    json_decref(blocks->thought);
+    blocks->thought = all;
+    return all || server_fail_memory(error);
 }
 
 static bool read_tool_use(const char *place, const json_t *block, struct blocks *blocks, struct server_error *error)
@@ -299,18 +303,6 @@ static bool convert_metadata(const struct server_conversion *row, const json_t *
     return server_convert_members(row->field, value, members, 1, error);
 }
 
-/* The names that templates have for the switch; those that a template does not know change nothing. A budget is one of them. */
-static json_t *thinking_variables(const json_t *type, json_t *budget)
-{
-    const bool thinks = !is_text(type, "disabled");
-    json_t *made =
-        json_pack("{s:b, s:b, s:O}", "enable_thinking", (int)thinks, "thinking", (int)thinks, "thinking_mode", type);
-    if (!made || (thinks && !budget)) return made;
-    if (json_put(made, "thinking_budget", thinks ? json_incref(budget) : json_integer(0))) return made;
-    json_decref(made);
-    return NULL;
-}
-
 static bool convert_thinking(const struct server_conversion *row, const json_t *value, json_t *chat,
                              struct server_error *error)
 {
@@ -326,7 +318,8 @@ static bool convert_thinking(const struct server_conversion *row, const json_t *
     if (has_budget && (!json_is_integer(budget) || json_integer_value(budget) < LEAST_BUDGET))
         return server_convert_wrong(error, row->field, "an integer of at least 1024 in \"budget_tokens\"", budget);
     if (!server_convert_members(row->field, value, members, has_budget ? 3 : 2, error)) return false;
-    return server_convert_put(chat, "chat_template_kwargs", thinking_variables(type, budget), error);
+    return server_convert_put(chat, "chat_template_kwargs", server_reasoning_switch(json_string_value(type), budget),
+                              error);
 }
 
 /* Says what to keep for later requests, which the server does by itself. */
@@ -376,6 +369,7 @@ static const struct server_conversion rows[] = {
     {"tool_choice", .convert = convert_choice},
     {"thinking", .convert = convert_thinking},
     {"output_config", .convert = convert_output, .name = "response_format"},
+    {"output_config", .name = "reasoning_effort"}, /* for failures alone */
     {"cache_control", .convert = convert_cache},
     {"speed", .neutral = {"\"standard\""}},
     /* Not in bodies whose tokens are counted, from here on. */
@@ -392,14 +386,20 @@ static const struct server_conversion rows[] = {
     {"context_management", .convert = NULL},
     {"thread", .convert = convert_thread},
 };
-enum { COUNTED_ROWS = 9 };
+enum { COUNTED_ROWS = 10 };
 
 static const json_t *budget_of(const json_t *body)
 {
     return json_object_get(json_object_get(body, "thinking"), "budget_tokens");
 }
 
-bool server_messages_wants_thinking(const json_t *body) { return json_is_integer(budget_of(body)); }
+enum server_thinking server_messages_thinking(const json_t *body)
+{
+    const json_t *type = json_object_get(json_object_get(body, "thinking"), "type");
+    return is_text(type, "enabled")    ? SERVER_THINKING_ON
+           : is_text(type, "disabled") ? SERVER_THINKING_OFF
+                                       : SERVER_THINKING_FREE;
+}
 
 const char *server_messages_field(const char *name)
 {
@@ -418,7 +418,7 @@ bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct
         ok = server_fail(error, 400, "missing_required_parameter", "max_tokens",
                          "max_tokens: expected this field, found nothing");
     const json_t *most = json_object_get(body, "max_tokens");
-    if (ok && !counts && server_messages_wants_thinking(body) && json_is_integer(most) &&
+    if (ok && !counts && server_messages_thinking(body) == SERVER_THINKING_ON && json_is_integer(most) &&
         json_integer_value(budget_of(body)) >= json_integer_value(most))
         ok = server_fail(error, 400, "invalid_value", "thinking",
                          "thinking: expected fewer \"budget_tokens\" than max_tokens");

@@ -5,12 +5,12 @@
 
 #include <jansson.h>
 
-#include "runtime/server/server_error.h"
+#include "runtime/server/server_request.h"
 
 /* *chat is owned by the caller, NULL after a failure. counts: the body is one of /v1/messages/count_tokens. */
 bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error);
-/* Whether the body asks for thinking with a budget. Requires: it was read. */
-bool server_messages_wants_thinking(const json_t *body);
+/* Requires: the body was read. */
+enum server_thinking server_messages_thinking(const json_t *body);
 /* The field of a body of which the field `name` of a chat is made; NULL: there is none. */
 const char *server_messages_field(const char *name);
 

@@ -137,13 +137,21 @@ static enum server_matched take_brackets(struct server_match *match, size_t leng
         if (match->quote) continue;
         if (byte == '{' || byte == '[' || byte == '(') match->depth++;
         if (byte != '}' && byte != ']' && byte != ')') continue;
-        if (--match->depth) continue;
+        if (--match->depth == 1 && text[match->at] == '[' && byte != ']') match->whole = match->scanned;
+        if (match->depth) continue;
         *span = (struct server_span){match->at, match->scanned - match->at};
         match->at = match->scanned;
         match->element += length;
         return SERVER_MATCH_DONE;
     }
     return SERVER_MATCH_MORE;
+}
+
+struct server_span *server_match_list(struct server_match *match)
+{
+    const char *element = match->pattern + match->element;
+    if (is_word(element, "$calls")) return &match->found.calls;
+    return is_word(element, "$python") ? &match->found.python : NULL;
 }
 
 /* Gemma's strings stand between <|"|>, and have no escapes. */

@@ -35,6 +35,7 @@ struct server_match {
     size_t element;      /* of the pattern: what comes next */
     size_t at;           /* of the text: what comes next */
     size_t scanned;      /* the search for a literal goes on here */
+    size_t whole;        /* end of the last complete element of a list of calls; 0: there is none yet */
     unsigned depth;      /* of brackets in JSON */
     char quote;          /* the string's in JSON, 0: outside of strings */
     bool is_escaped;
@@ -53,6 +54,9 @@ void server_match_begin(struct server_match *match, const char *pattern);
 enum server_matched server_match_step(struct server_match *match, const char *text, size_t size);
 /* The first `at` bytes of the text are dropped, and what was found in them. */
 void server_match_next(struct server_match *match);
+
+/* Where a list of calls belongs in match->found if the text ends in one; NULL: it ends elsewhere. */
+struct server_span *server_match_list(struct server_match *match);
 
 /* Length of the literal at the beginning of a pattern. */
 size_t server_pattern_literal(const char *pattern);

@@ -128,6 +128,12 @@ TEST(test_news_of_streams)
     make_job(false);
     choices[0].finish = choices[1].finish = SERVER_FINISH_NONE;
     assert_true(server_stream_open(&stream, &job));
+    server_buffer_free(&choices[0].out);
+    /* The first events wait for nothing. */
+    assert_true(server_stream_has_news(&stream, &job));
+    stream.has_begun = true;
+    assert_false(server_stream_has_news(&stream, &job));
+    assert_true(server_buffer_text(&choices[0].out, "one"));
     assert_true(server_stream_has_news(&stream, &job));
     server_buffer_free(&choices[0].out);
     assert_false(server_stream_has_news(&stream, &job));

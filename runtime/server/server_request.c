@@ -320,6 +320,14 @@ static bool read_tools(const struct field *field, const json_t *value, struct se
     return server_tools_read((json_t *)(uintptr_t)value, &request->tools, error);
 }
 
+static bool read_effort(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    if (!json_is_string(value)) return wrong(error, field->name, "a string", value);
+    request->effort = json_string_value(value);
+    return true;
+}
+
 /* Messages, variables of the template and tool_choice are read together, after all fields. */
 static bool read_chat(const struct field *field, const json_t *value, struct server_request *request,
                       struct server_error *error)
@@ -364,7 +372,7 @@ static const struct field fields[] = {
     {"tools", SERVER_CHAT | SERVER_TOKENIZE, .read = read_tools},
     {"tool_choice", SERVER_CHAT, .read = read_chat},
     {"parallel_tool_calls", SERVER_CHAT, read_bool, AT(parallel_calls)},
-    {"reasoning_effort", SERVER_CHAT | SERVER_TOKENIZE, .read = read_chat},
+    {"reasoning_effort", SERVER_CHAT | SERVER_TOKENIZE, .read = read_effort},
     {"logprobs", SERVER_CHAT, read_bool, AT(wants_logprobs)},
     {"top_logprobs", SERVER_CHAT, read_count, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
     {"logprobs", SERVER_COMPLETION, read_logprobs, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
@@ -601,6 +609,7 @@ bool server_request_shrink(struct server_request *request)
     request->variables = NULL;
     request->body = NULL;
     request->model = NULL;
+    request->effort = NULL;
     return true;
 }
 

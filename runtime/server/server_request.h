@@ -21,6 +21,9 @@ enum server_endpoint {
 /* The API through which a chat came: replies have its shape. */
 enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
 
+/* Whether the model shall reason, as "thinking" of Anthropic's API says. FREE: as it likes. */
+enum server_thinking { SERVER_THINKING_FREE, SERVER_THINKING_ON, SERVER_THINKING_OFF };
+
 /* Choices of one request: prompts times n; embeddings: inputs, as many as OpenAI's API takes. */
 enum { SERVER_MOST_CHOICES = 128, SERVER_MOST_INPUTS = 2048 };
 
@@ -68,7 +71,8 @@ struct server_request {
     char *variables;           /* owned: JSON for the chat template; NULL: no chat, or converted already */
     struct server_tools tools; /* owned */
     bool parallel_calls;
-    bool wants_thinking; /* the chat template must have a switch for it */
+    const char *effort; /* of reasoning; NULL: not given, or converted already */
+    enum server_thinking thinking;
     bool is_base64;      /* embeddings, as the next two */
     bool is_mean;        /* of all tokens of an input; else of its last one */
     uint64_t dimensions; /* 0: all */

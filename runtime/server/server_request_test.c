@@ -147,7 +147,9 @@ TEST(test_chat)
     accept(
         SERVER_CHAT,
         "{'messages': [{'role': 'system', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]},"
-        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null}], 'chat_template_kwargs': {'thinking': "
+        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null, 'annotations': [], 'parsed': {'x': 1}}], "
+        "'chat_template_kwargs': "
+        "{'thinking': "
         "false}}");
     assert_string_equal(
         request.variables,
@@ -194,13 +196,13 @@ TEST(test_tools)
            " 'tools': [{'type': 'function', 'function': {'name': 'f'}}]}");
     assert_string_equal(
         request.variables,
-        test_json(
-            "{'add_generation_prompt':true,'reasoning_effort':'low','tools':[{'type':'function','function':{'name':"
-            "'f'}}],'messages':[{'role':'assistant','content':'','reasoning_content':'r','tool_calls':[{'type':"
-            "'function','function':{'name':'f','arguments':{'a':1}},'id':'i'}]},{'role':'tool','content':'7',"
-            "'tool_call_id':'i'}]}"));
+        test_json("{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':"
+                  "'f'}}],'messages':[{'role':'assistant','content':'','reasoning_content':'r','tool_calls':[{'type':"
+                  "'function','function':{'name':'f','arguments':{'a':1}},'id':'i'}]},{'role':'tool','content':'7',"
+                  "'tool_call_id':'i'}]}"));
     assert_true(server_tools_are_active(&request.tools) && !server_tools_are_forced(&request.tools));
     assert_true(request.tools.one_call);
+    assert_string_equal(request.effort, "low");
     assert_true(server_chat_text_arguments(&request.variables));
     assert_non_null(strstr(request.variables, "\"arguments\":\"{\\\"a\\\": 1}\""));
     assert_false(server_chat_text_arguments(&request.variables));

@@ -107,14 +107,25 @@ static json_t *item_of(const struct server_response_items *items, const struct s
                      "status", status);
 }
 
-/* The last item of an answer that was cut is incomplete. */
+/* The last item of an answer that was cut is incomplete, but for a call: those that are cut are left out, unless the function is named. */
+static const char *status_of_last(const struct server_response_items *items, bool is_cut)
+{
+    const struct server_part *last = items->parts.count ? &items->parts.items[items->parts.count - 1] : NULL;
+    if (!last || !is_cut) return "completed";
+    if (last->kind != SERVER_PART_CALL) return "incomplete";
+    json_t *arguments = json_loadb(last->text.data ? last->text.data : "", last->text.size, 0, NULL);
+    const char *status = arguments ? "completed" : "incomplete";
+    json_decref(arguments);
+    return status;
+}
+
 static json_t *output_of(const struct server_response_items *items, const struct server_job *job, bool is_cut)
 {
     const size_t count = items->parts.count;
     json_t *output = json_array();
     bool ok = output != NULL;
     for (size_t i = 0; ok && i < count; i++)
-        ok = json_add(output, item_of(items, job, i, is_cut && i + 1 == count ? "incomplete" : "completed"));
+        ok = json_add(output, item_of(items, job, i, i + 1 == count ? status_of_last(items, is_cut) : "completed"));
     if (ok) return output;
     json_decref(output);
     return NULL;
@@ -297,10 +308,11 @@ static size_t bytes_of(const char *text, size_t size, uint64_t characters)
 
 /* The text of a token, or what follows the last one. Tokens of which no message can come any more are dropped. */
 static bool push_token(struct server_response_items *items, const struct server_job *job, struct server_answer *answer,
-                       const char *text, size_t size, bool is_last, struct server_buffer *out)
+                       const char *text, size_t size, enum server_finish finish, struct server_buffer *out)
 {
     struct server_parts parts = {0};
-    bool ok = server_answer_push(answer, text, size, &parts) && (!is_last || server_answer_finish(answer, &parts)) &&
+    bool ok = server_answer_push(answer, text, size, &parts) &&
+              (!finish || server_answer_finish(answer, finish == SERVER_FINISH_LENGTH, &parts)) &&
               server_responses_parts(items, job, &parts, out);
     const bool is_marker = size && !answer->held.size && !answer->space.size;
     if (parts.count || is_marker) items->logprobs.count = items->logprobs.ready = items->pending;
@@ -310,7 +322,7 @@ static bool push_token(struct server_response_items *items, const struct server_
 }
 
 bool server_responses_tokens(struct server_response_items *items, const struct server_job *job,
-                             struct server_answer *answer, const struct server_buffer *text, bool is_last,
+                             struct server_answer *answer, const struct server_buffer *text, enum server_finish finish,
                              const struct server_logprobs *logprobs, struct server_buffer *out)
 {
     const char *data = text->data ? text->data : "";
@@ -323,12 +335,12 @@ bool server_responses_tokens(struct server_response_items *items, const struct s
         const size_t size = bytes_of(data + at, text->size - at, left);
         ok = server_logprobs_add(&items->logprobs, &token->drawn, logprobs->top + i * logprobs->top_count,
                                  token->begin) &&
-             push_token(items, job, answer, data + at, size, false, out);
+             push_token(items, job, answer, data + at, size, SERVER_FINISH_NONE, out);
         at += size;
     }
-    ok = ok && push_token(items, job, answer, data + at, text->size - at, is_last, out);
+    ok = ok && push_token(items, job, answer, data + at, text->size - at, finish, out);
     /* Those at its end that have no text. */
-    if (ok && is_last && items->is_open) take_pending(items);
+    if (ok && finish && items->is_open) take_pending(items);
     return ok;
 }
 
@@ -336,7 +348,7 @@ bool server_responses_end(struct server_response_items *items, const char *model
                           enum server_finish finish, struct server_buffer *out)
 {
     const bool is_cut = finish == SERVER_FINISH_LENGTH;
-    return close_item(items, job, is_cut ? "incomplete" : "completed", out) &&
+    return close_item(items, job, status_of_last(items, is_cut), out) &&
            print_event(items, job, is_cut ? "response.incomplete" : "response.completed",
                        json_pack("{s:o}", "response", response_of(model, job, finish, output_of(items, job, is_cut))),
                        out);
@@ -369,7 +381,7 @@ static bool divide(struct server_response_items *items, const struct server_job 
     struct server_answer answer;
     if (!job->request.wants_logprobs) return server_job_divide(job, 0, &items->parts);
     server_job_begin_answer(job, &answer);
-    const bool ok = server_responses_tokens(items, job, &answer, &choice->out, true, &choice->logprobs, NULL);
+    const bool ok = server_responses_tokens(items, job, &answer, &choice->out, choice->finish, &choice->logprobs, NULL);
     server_answer_free(&answer);
     return ok;
 }

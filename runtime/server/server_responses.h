@@ -32,9 +32,9 @@ bool server_responses_begin(struct server_response_items *items, const char *mod
 bool server_responses_parts(struct server_response_items *items, const struct server_job *job,
                             const struct server_parts *parts, struct server_buffer *out);
 /* The same for the next text of an answer, whose reader is `answer`, with the log-probabilities of those of its tokens that are ready;
- * is_last: the answer has ended. */
+ * finish: NONE: the answer goes on. */
 bool server_responses_tokens(struct server_response_items *items, const struct server_job *job,
-                             struct server_answer *answer, const struct server_buffer *text, bool is_last,
+                             struct server_answer *answer, const struct server_buffer *text, enum server_finish finish,
                              const struct server_logprobs *logprobs, struct server_buffer *out);
 bool server_responses_end(struct server_response_items *items, const char *model, const struct server_job *job,
                           enum server_finish finish, struct server_buffer *out);

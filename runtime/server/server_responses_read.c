@@ -49,7 +49,8 @@ static json_t *pending(struct input *input, const char *member, struct server_er
 static json_t *read_parts(const char *place, json_t *content, const char *const *types, size_t type_count,
                           struct server_error *error)
 {
-    static const char *const members[] = {"type", "text", "annotations", "logprobs"};
+    /* parsed, as parsed_arguments of calls: the text once more, which OpenAI's package adds. */
+    static const char *const members[] = {"type", "text", "annotations", "logprobs", "parsed"};
     if (json_is_string(content)) return json_incref(content);
     json_t *parts = json_array();
     bool ok = parts || server_fail_memory(error);
@@ -97,7 +98,7 @@ static bool add_message(const char *place, const json_t *item, struct input *inp
 
 static bool add_call(const char *place, const json_t *item, struct input *input, struct server_error *error)
 {
-    static const char *const members[] = {"type", "call_id", "name", "arguments", "id", "status"};
+    static const char *const members[] = {"type", "call_id", "name", "arguments", "id", "status", "parsed_arguments"};
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
                  *arguments = json_object_get(item, "arguments");
     if (!server_convert_members(place, item, members, sizeof members / sizeof *members, error)) return false;

@@ -104,7 +104,7 @@ static unsigned answer_tokens(struct server_exchange *exchange, enum server_endp
     if (ok) model = find_model(exchange, request.model);
     ok = model != NULL;
     if (ok && endpoint == SERVER_TOKENIZE) {
-        ok = server_job_tokenize(server_model_engine(model), &request, error) &&
+        ok = server_job_tokenize(server_model_target(model), &request, error) &&
              (server_reply_tokens(request.prompts, server_model_facts(model)->max_context, out) ||
               server_fail_memory(error));
     } else if (ok) {
@@ -227,7 +227,7 @@ static unsigned answer_count(struct server_exchange *exchange, struct server_buf
     const struct server_model *model = NULL;
     bool ok = read_request(exchange, SERVER_CHAT, true, &request);
     if (ok && !((model = find_model(exchange, request.model)) &&
-                server_job_tokenize(server_model_engine(model), &request, &exchange->error) &&
+                server_job_tokenize(server_model_target(model), &request, &exchange->error) &&
                 (server_messages_count(request.prompts->count, out) || server_fail_memory(&exchange->error)))) {
         server_input_rename(exchange->shape, &exchange->error);
         ok = false;

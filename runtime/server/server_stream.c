@@ -7,10 +7,9 @@
 
 bool server_stream_open(struct server_stream *stream, const struct server_job *job)
 {
-    *stream = (struct server_stream){.begun = calloc(job->choice_count, sizeof *stream->begun),
-                                     .ended = calloc(job->choice_count, sizeof *stream->ended),
+    *stream = (struct server_stream){.ended = calloc(job->choice_count, sizeof *stream->ended),
                                      .answers = calloc(job->choice_count, sizeof *stream->answers)};
-    if (!stream->begun || !stream->ended || !stream->answers) return false;
+    if (!stream->ended || !stream->answers) return false;
     stream->choice_count = job->choice_count;
     for (size_t i = 0; i < job->choice_count; i++) server_job_begin_answer(job, &stream->answers[i]);
     return true;
@@ -21,7 +20,6 @@ void server_stream_close(struct server_stream *stream)
     for (size_t i = 0; i < stream->choice_count; i++) server_answer_free(&stream->answers[i]);
     server_responses_free(&stream->items);
     free(stream->answers);
-    free(stream->begun);
     free(stream->ended);
     *stream = (struct server_stream){0};
 }
@@ -36,7 +34,6 @@ struct news {
     size_t index; /* of the choice */
     struct server_buffer text;
     struct server_logprobs logprobs;
-    bool has_prompt;           /* its prompt is computed, or it has ended */
     enum server_finish finish; /* NONE: it goes on */
     const char *stop;          /* the stop string before which it has ended */
 };
@@ -67,22 +64,12 @@ static bool print_parts(struct server_stream *stream, const struct server_model 
 static bool print_end(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
                       const struct news *news, struct server_buffer *out)
 {
-    const size_t calls = stream->answers[news->index].calls;
+    const size_t calls = server_job_calls(job, stream->answers[news->index].calls, news->stop);
     switch (job->request.shape) {
     case SERVER_MESSAGES: return server_messages_end(&stream->blocks, job, news->finish, calls, news->stop, out);
     case SERVER_RESPONSES:
         return server_responses_end(&stream->items, server_model_name(model), job, news->finish, out);
     default: return server_reply_end(model, job, news->index, calls, news->finish, out);
-    }
-}
-
-/* Whether the event with which a choice begins has all that it says. */
-static bool can_begin(const struct server_job *job, const struct news *news, const struct server_parts *parts)
-{
-    switch (job->request.shape) {
-    case SERVER_MESSAGES: return news->has_prompt; /* how much of it the cache had */
-    case SERVER_RESPONSES: return true;
-    default: return parts->count || news->logprobs.count || news->finish; /* a chunk has something to say */
     }
 }
 
@@ -94,14 +81,11 @@ static bool print_news(struct server_stream *stream, const struct server_model *
     const size_t calls = answer->calls;
     /* Log-probabilities are divided with the text of their tokens. */
     const bool by_token = job->request.shape == SERVER_RESPONSES && job->request.wants_logprobs;
-    bool ok = by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
-                           (!news->finish || server_answer_finish(answer, &parts)));
-    if (ok && !stream->begun[news->index] && can_begin(job, news, &parts)) {
-        stream->begun[news->index] = true;
-        ok = print_begin(stream, model, job, news->index, out);
-    }
-    ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text,
-                                                   news->finish != SERVER_FINISH_NONE, &news->logprobs, out)
+    bool ok = by_token ||
+              (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
+               (!news->finish || server_answer_finish(answer, server_job_is_cut(news->finish, news->stop), &parts)));
+    ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text, news->finish,
+                                                   &news->logprobs, out)
                          : print_parts(stream, model, job, news, calls, &parts, out));
     server_parts_free(&parts);
     return ok;
@@ -116,7 +100,6 @@ static bool next_of_choice(struct server_stream *stream, struct server_model *mo
     /* Taken as a whole, so that the lock is not held while events are made. */
     server_model_lock(model);
     news.text = choice->out;
-    news.has_prompt = choice->tokens || choice->finish;
     if (finished_well(choice->finish)) {
         news.finish = choice->finish;
         news.stop = stop_strings_found(&choice->stop);
@@ -157,6 +140,9 @@ bool server_stream_next(struct server_stream *stream, struct server_model *model
                         struct server_buffer *out)
 {
     if (stream->finished) return true;
+    for (size_t i = 0; !stream->has_begun && i < job->choice_count; i++)
+        if (!print_begin(stream, model, job, i, out)) return false;
+    stream->has_begun = true;
     server_model_lock(model);
     const bool done = job->done;
     server_model_unlock(model);
@@ -167,7 +153,7 @@ bool server_stream_next(struct server_stream *stream, struct server_model *model
 
 bool server_stream_has_news(const struct server_stream *stream, const struct server_job *job)
 {
-    bool news = job->done && !stream->finished;
+    bool news = !stream->has_begun || (job->done && !stream->finished);
     for (size_t i = 0; !news && i < job->choice_count; i++)
         news = !stream->ended[i] &&
                (job->choices[i].out.size || job->choices[i].logprobs.ready || finished_well(job->choices[i].finish));

@@ -7,7 +7,8 @@
 #include "runtime/server/server_responses.h"
 
 struct server_stream {
-    bool *begun, *ended;           /* owned [choice_count]: the first event, the finish reason were sent */
+    bool has_begun;                /* the first events of all choices were sent: they wait for nothing */
+    bool *ended;                   /* owned [choice_count]: the finish reason was sent */
     struct server_answer *answers; /* owned [choice_count] */
     size_t choice_count, ended_count;
     struct server_message_blocks blocks; /* used by SERVER_MESSAGES, as the next one is by SERVER_RESPONSES */

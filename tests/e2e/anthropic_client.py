@@ -147,7 +147,8 @@ def closed_streams():
 
     def close():
         stream = client.messages.create(**LONG, stream=True)
-        check(next(stream).type == "message_start")
+        start = next(stream)
+        check(start.type == "message_start" and start.message.usage.input_tokens and not start.message.usage.cache_read_input_tokens, start)
         stream.close()
 
     check(watch.is_given_up(leave))
@@ -166,6 +167,8 @@ def cancelled():
 def errors():
     chat = {"model": "chat", "messages": HELLO, "max_tokens": 5}
     refused(anthropic.BadRequestError, lambda: client.messages.create(**chat, extra_body={"temperature": -1}), "invalid_request_error", "temperature")
+    check(client.messages.create(**chat, output_config={"effort": "high"}, thinking={"type": "disabled"}).content)
+    refused(anthropic.BadRequestError, lambda: client.messages.create(**chat, output_config={"effort": "low"}), "invalid_request_error", "output_config")
     refused(anthropic.BadRequestError, lambda: client.messages.create(**chat, tools=[TOOL]), "invalid_request_error", "tools")
     refused(anthropic.BadRequestError, lambda: client.messages.create(**chat, extra_body={"seed": 1}), "invalid_request_error", "seed")
     refused(anthropic.NotFoundError, lambda: client.messages.create(**{**chat, "model": "x"}), "not_found_error", "x")

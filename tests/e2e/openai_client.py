@@ -68,7 +68,7 @@ def chats():
     check(whole.choices[0].message.role == "assistant" and whole.object == "chat.completion", whole)
     deltas = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
     check("".join(choice.delta.content or "" for choice in deltas) == whole.choices[0].message.content, deltas)
-    check(deltas[0].delta.role == "assistant" and deltas[-1].finish_reason == whole.choices[0].finish_reason, deltas)
+    check(deltas[0].delta.role == "assistant" and deltas[0].delta.content == "" and deltas[-1].finish_reason == whole.choices[0].finish_reason, deltas)
     *_, last = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
     cached = client.chat.completions.create(**options).usage.prompt_tokens_details.cached_tokens
     check(cached == (last.usage.prompt_tokens - 1) // PAGE * PAGE == last.usage.prompt_tokens_details.cached_tokens, last, cached)
@@ -95,6 +95,9 @@ def formats():
     form = {"type": "json_schema", "json_schema": {"name": "animal", "schema": schema, "strict": True}}
     found = json.loads(client.chat.completions.create(**options, response_format=form).choices[0].message.content)
     check(found["kind"] in ("fox", "wolf"), found)
+    # Answers that the package has parsed can be sent back.
+    answer = client.chat.completions.parse(**options, response_format=form).choices[0].message
+    check(client.chat.completions.create(**{**options, "messages": HELLO + [{**answer.model_dump(), "parsed": found}] + HELLO}).choices[0].message.content)
     chosen = client.chat.completions.create(**options, extra_body={"guided_choice": ["yes", "no"]}).choices[0]
     check(chosen.message.content in ("yes", "no") and chosen.finish_reason == "stop", chosen)
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**options, extra_body={"guided_regex": "("}), "guided_regex")
@@ -111,6 +114,8 @@ def tools():
         with client.chat.completions.stream(**options, tool_choice=choice, parallel_tool_calls=False) as stream:
             (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
         check(streamed.function.arguments == call.function.arguments and streamed.function.name == "get_weather", streamed)
+    cut = client.chat.completions.create(**{**options, "max_tokens": 3}, tool_choice="required").choices[0]
+    check(cut.finish_reason == "length" and not cut.message.tool_calls and cut.message.content == "", cut)
     answer = [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "Sun."}]
     after = client.chat.completions.create(**{**options, "messages": HELLO + answer, "max_tokens": 5}).choices[0]
     check(after.message.content and not after.message.tool_calls, after)
@@ -139,8 +144,14 @@ def responses():
     with client.responses.stream(**called) as stream:
         (streamed,) = stream.get_final_response().output
     check((streamed.name, streamed.arguments) == (call.name, call.arguments), streamed)
-    items = HELLO + [call, {"type": "function_call_output", "call_id": call.call_id, "output": "Good."}]
-    check(client.responses.create(**{**options, "input": items}).output_text, items)
+    for item in (call, {**call.model_dump(), "parsed_arguments": {}}):
+        items = HELLO + [item, {"type": "function_call_output", "call_id": call.call_id, "output": "Good."}]
+        check(client.responses.create(**{**options, "input": items}).output_text, items)
+    reasons = client.responses.create(**options, reasoning={"effort": "high"}).output
+    check(reasons[0].type == "reasoning" and reasons[0].content[0].text, reasons)
+    check(client.responses.create(**{**options, "input": HELLO + reasons + HELLO}).output_text, reasons)
+    refused(openai.BadRequestError, lambda: client.responses.create(**{**options, "model": "chat"}, reasoning={"effort": "high"}), "reasoning",
+            "unsupported_parameter")
     logged = client.responses.create(**options, top_logprobs=2, include=["message.output_text.logprobs"])
     tokens = logged.output[0].content[0].logprobs
     check("".join(one.token for one in tokens) == logged.output_text and len(tokens[0].top_logprobs) == 2, logged)

@@ -48,7 +48,7 @@ class Apis(Served):
         self.assertEqual(whole["usage"]["output_tokens"], 10)
         events = self.stream("/v1/messages", body)
         self.assertEqual([name for name, _ in events if name != "content_block_delta"],
-                         ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"])
+                         ["message_start", "ping", "content_block_start", "content_block_stop", "message_delta", "message_stop"])
         self.assertEqual("".join(data["delta"]["text"] for name, data in events if name == "content_block_delta"), text)
         counted = self.server.json("POST", "/v1/messages/count_tokens", {"model": "tools", "messages": HELLO})
         usage = whole["usage"]
@@ -131,11 +131,10 @@ class Apis(Served):
                 if path == "/v1/messages":
                     count = first["input_tokens"]
                     self.assertEqual((first["cache_creation_input_tokens"], first["cache_read_input_tokens"]), (0, 0))
-                    for usage in later:
-                        cached = usage["cache_read_input_tokens"]
-                        self.assertEqual(usage["input_tokens"], count - cached)
-                        self.assertEqual(cached, (count - 1) // PAGE * PAGE)
-                    self.assertEqual([usage["output_tokens"] for usage in later], [0, 3])
+                    # The first event does not know the cache yet.
+                    for usage, cached, answer in zip(later, (0, (count - 1) // PAGE * PAGE), (0, 3)):
+                        self.assertEqual((usage["cache_read_input_tokens"], usage["input_tokens"]), (cached, count - cached))
+                        self.assertEqual(usage["output_tokens"], answer)
                 else:
                     count, details = ("input_tokens", "input_tokens_details") if prompt == "input" else ("prompt_tokens", "prompt_tokens_details")
                     self.assertEqual(first[details]["cached_tokens"], 0)

@@ -14,8 +14,8 @@ import threading
 import time
 import unittest
 
-from harness import (BUILT, ENGBUILD, ENGSERVE, FABLES, SANITIZED, build_engine, changed_model, chat_engine, run, sanitized_elsewhere, scratch, succeed,
-                     tally, tools_engine, write)
+from harness import (BUILT, ENGBUILD, ENGSERVE, FABLES, SANITIZED, build_engine, changed_model, chat_engine, chat_model, contents, run,
+                     sanitized_elsewhere, scratch, succeed, tally, tools_engine, write)
 from server import ENOUGH_SECONDS, PATIENCE, Server, choices, events
 
 PROMPT = "Once upon a time"
@@ -310,6 +310,50 @@ class Failures(ServerTest):
         self.assertEqual(server.stop(), 0)
 
 
+class FirstEvents(ServerTest):
+    """A client that waits for the first byte for a short time only may have a long prompt, or have others before it."""
+
+    ASK = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "stream": True}
+    ROLE = b'"index":%d,"delta":{"role":"assistant","content":""}'
+    CASES = (("/v1/chat/completions", {**ASK, "n": 2}, (ROLE % 0, ROLE % 1)),
+             ("/v1/messages", ASK, (b"event: message_start\n", b"event: ping\n")),
+             ("/v1/responses", {"input": "x", "max_output_tokens": 2, "stream": True},
+              (b"event: response.created\n", b"event: response.in_progress\n")))
+
+    def receive(self, connection, *words):
+        """Everything until all of the words have come."""
+        data = b""
+        while not all(word in data for word in words):
+            more = connection.recv(65536)
+            self.assertTrue(more, data)
+            data += more
+        return data
+
+    def test_while_waiting(self):
+        model = chat_model(FOLDER.name)
+        config = json.loads(contents(os.path.join(model, "config.json")))
+        write(os.path.join(model, "config.json"), json.dumps({**config, "max_position_embeddings": 16384}).encode())
+        server = self.serve(build_engine(model, "--max-batch", "4", "--max-context", "16384"), "--max-queue", str(1 + len(self.CASES)))
+        for path, body, _ in self.CASES:  # failures that are found at once are statuses
+            words = "wolf " * 20000
+            long = {"input": words} if "input" in body else {"messages": [{"role": "user", "content": words}]}
+            self.assertEqual(server.request("POST", path, {**body, **long}).status, 400)
+        endless = self.begin(server, {**ENDLESS, "max_tokens": 16000})
+        server.wait_until(lambda: len(server.busy_slots()) == 4)
+        streams = []
+        for path, body, first in self.CASES:
+            streams.append(self.begin(server, body, path))
+            self.assertIn(b"HTTP/1.1 200 ", self.receive(streams[-1], *first))
+        for path, body, _ in self.CASES:
+            self.assertEqual(server.request("POST", path, body).status, 429)
+        self.assertEqual({slot["choice"] for slot in server.busy_slots()}, {0, 1, 2, 3})  # of the endless one
+        endless.close()
+        for connection, end in zip(streams, (b"[DONE]", b"event: message_stop\n", b"event: response.incomplete\n")):
+            data = self.receive(connection, end)
+            self.assertNotIn(b"event: ping", data)
+            self.assertNotIn(b"delta\":{\"role", data)
+
+
 class Disconnects(ServerTest):
     def test_in_the_middle(self):
         server = self.serve(fables())
@@ -559,7 +603,7 @@ class Mutations(ServerTest):
                                 "messages": BLOCKS, "thinking": {"type": "disabled"}, "tools": [{"name": "f", "input_schema": SCHEMA}],
                                 "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
               ("/v1/messages", {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}], "output_config": {
-                  "format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}}),
+                  "format": {"type": "json_schema", "schema": SCHEMA}, "effort": "high"}}),
               ("/v1/messages/count_tokens", {"model": "tools", "messages": BLOCKS, "tools": [{"name": "f", "input_schema": SCHEMA}]}),
               ("/v1/responses", {"model": "tools", "max_output_tokens": 4, "instructions": "s", "store": False, "reasoning": {"effort": "low"},
                                  "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}],

@@ -268,6 +268,7 @@ class Chats(Served):
 
     def test_engine_without_template(self):
         self.refused("/v1/chat/completions", {"model": "fables", "messages": HELLO}, 400, "messages", "no chat template")
+        self.refused("/v1/chat/completions", {"model": "fables", "messages": HELLO, "reasoning_effort": "low"}, 400, "messages", "no chat template")
 
 
 class Tokens(Served):

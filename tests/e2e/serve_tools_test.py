@@ -137,10 +137,68 @@ class Tools(Served):
                 self.assertEqual((block["type"], block["name"]), ("tool_use", "get_time"))
 
     def test_required_that_is_cut(self):
-        choice, _ = self.ask(tools=[TIME, WEATHER], tool_choice="required", max_tokens=3, temperature=0)
-        self.assertEqual(choice["finish_reason"], "length")
-        self.assertTrue(choice["message"]["content"].startswith("["), choice)
+        """The complete calls come, as a whole and in a stream of each API; one that is cut does not."""
+        body = {"tools": [TIME], "tool_choice": "required", "temperature": 1, "seed": 1}
+        choice, chunks = self.ask(**body, max_tokens=3)
+        self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("length", ""))
         self.assertNotIn("tool_calls", choice["message"])
+        self.assertEqual(choices(chunks)[0], ("", "length", "assistant"))
+        # A seed whose answer has two calls at least: the limit is in the second one.
+        for seed in range(50):
+            whole, _ = self.ask(**dict(body, seed=seed), max_tokens=300)
+            if whole["finish_reason"] == "tool_calls" and len(whole["message"]["tool_calls"]) > 1:
+                break
+        count = len(self.server.json("POST", "/tokenize", {
+            "model": "tools", "add_special_tokens": False, "prompt": '[{"name":"get_time","arguments":{}},'})["tokens"])
+        found = []
+        for more in range(12):  # a model may write it in other tokens, and with white space
+            choice, chunks = self.ask(**dict(body, seed=seed), max_tokens=count + 4 * more)
+            calls = choice["message"].get("tool_calls", [])
+            found.append(len(calls))
+            if choice["finish_reason"] == "length":
+                self.assertEqual(choice["message"]["content"], None if calls else "")
+                self.assertEqual(choices(chunks)[0], ("", "length", "assistant"))
+            self.assertEqual(self.calls_of(chunks), [("get_time", "{}")] * len(calls))
+        self.assertIn(1, found)
+        self.assertEqual(found, sorted(found))
+        # Arguments of a named function are given as far as they have come.
+        choice, chunks = self.ask(tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "get_weather"}}, max_tokens=3)
+        (call,) = choice["message"]["tool_calls"]
+        self.assertTrue(call["function"]["arguments"].startswith("{"))
+        self.assertEqual(choice["finish_reason"], "length")
+
+    def test_stop_strings_within_calls(self):
+        """Arguments that a stop string has ended are no call to make."""
+        for choice, arguments in (("required", None), ({"type": "function", "function": {"name": "get_weather"}}, '{"')):
+            whole, chunks = self.ask(tools=[WEATHER], tool_choice=choice, stop=["place", "days"], seed=1)
+            self.assertEqual((whole["finish_reason"], choices(chunks)[0]), ("stop", ("", "stop", "assistant")))
+            calls = whole["message"].get("tool_calls", [])
+            self.assertEqual([call["function"]["arguments"].strip() for call in calls], [arguments] if arguments else [])
+        tool = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}
+        reply = self.server.json("POST", "/v1/messages", {"model": "tools", "messages": HELLO, "max_tokens": 100, "tools": [tool],
+                                                          "tool_choice": {"type": "any"}, "stop_sequences": ["place", "days"]})
+        self.assertEqual((reply["content"], reply["stop_reason"]), ([], "stop_sequence"))
+        # One after complete calls.
+        reply = self.server.json("POST", "/v1/messages", {"model": "tools", "messages": HELLO, "max_tokens": 300, "tools": [tool],
+                                                          "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "stop_sequences": ["]"]})
+        self.assertEqual([block["type"] for block in reply["content"]], ["tool_use"])
+        self.assertEqual((reply["stop_reason"], reply["stop_sequence"]), ("tool_use", None))
+
+    def test_required_that_is_cut_in_other_apis(self):
+        tool = {"name": "get_time", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
+        messages = {"model": "tools", "messages": HELLO, "tools": [tool], "tool_choice": {"type": "any"}, "temperature": 1}
+        function = {"type": "function", "name": "get_time"}
+        responses = {"model": "tools", "input": "Hello", "tools": [function], "tool_choice": "required", "temperature": 1}
+        kinds = set()
+        for most in range(4, 48):  # without a seed: some answers are cut in a second call
+            reply = self.server.json("POST", "/v1/messages", {**messages, "max_tokens": most})
+            self.assertEqual({block["type"] for block in reply["content"]} - {"tool_use"}, set())
+            kinds.add((reply["stop_reason"], min(len(reply["content"]), 1)))
+            reply = self.server.json("POST", "/v1/responses", {**responses, "max_output_tokens": most})
+            self.assertEqual([(item["type"], item["status"], item["arguments"]) for item in reply["output"]],
+                             [("function_call", "completed", "{}")] * len(reply["output"]))
+            kinds.add((reply["status"], min(len(reply["output"]), 1)))
+        self.assertLessEqual({("max_tokens", 0), ("max_tokens", 1), ("incomplete", 0), ("incomplete", 1)}, kinds)
 
     def test_no_calls(self):
         """The answer of a model that makes none is the same as without tools in the reply's form."""
@@ -175,6 +233,24 @@ class Tools(Served):
         # An answer in a format is content alone.
         choice, _ = self.ask(guided_choice=["yes", "no"], chat_template_kwargs={"enable_thinking": True})
         self.assertIn(choice["message"]["content"], ("yes", "no"))
+
+    def test_efforts(self):
+        """The switch of the chat template for "reasoning_effort"; a model without reasoning takes "none" alone."""
+        for effort, ends in ((None, False), ("none", False), ("low", True), ("high", True)):
+            self.assertEqual(self.rendered(messages=HELLO, reasoning_effort=effort).endswith("<think>\n"), ends, effort)
+        choice, _ = self.ask(temperature=0, max_tokens=10, reasoning_effort="medium")
+        self.assertTrue(choice["message"]["reasoning_content"])
+        choice, _ = self.ask(temperature=0, max_tokens=10, reasoning_effort="none")
+        self.assertTrue(choice["message"]["content"])
+        body = {"model": "chat", "messages": HELLO, "max_tokens": 2}
+        self.server.json("POST", "/v1/chat/completions", {**body, "reasoning_effort": "none"})
+        for path, fields in (("/v1/chat/completions", {"max_tokens": 2}), ("/tokenize", {})):
+            self.refused(path, {"model": "chat", "messages": HELLO, "reasoning_effort": "low", **fields}, 400, "reasoning_effort",
+                         "no such choice", '"none"', "found 'low'")
+        self.refused("/v1/responses", {"model": "chat", "input": "x", "reasoning": {"effort": "low"}}, 400, "reasoning", "no such choice")
+        for path, fields in (("/v1/messages", {"max_tokens": 2}), ("/v1/messages/count_tokens", {})):
+            reply = self.server.json("POST", path, {"model": "chat", "messages": HELLO, "output_config": {"effort": "low"}, **fields}, expect=400)
+            self.assertIn("output_config: the chat template of this model has no such choice", reply["error"]["message"])
 
     def test_refused(self):
         self.refused("/v1/chat/completions", {"model": "chat", "messages": HELLO, "tools": [TIME]}, 400, "tools", "shows no tools")

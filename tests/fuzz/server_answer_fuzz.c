@@ -40,15 +40,36 @@ static void describe(const struct server_parts *parts, struct server_buffer *tex
 }
 
 static void divide(const struct server_dialect *dialect, const struct server_tools *tools, bool in_thought,
-                   bool is_bound, const char *text, size_t size, size_t piece, struct server_parts *parts)
+                   bool is_bound, bool is_cut, const char *text, size_t size, size_t piece, struct server_parts *parts)
 {
     struct server_answer answer;
     server_answer_begin(&answer, dialect, tools, in_thought);
     if (is_bound) server_answer_bind(&answer);
     for (size_t at = 0; at < size; at += piece)
         require(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, parts));
-    require(server_answer_finish(&answer, parts));
+    require(server_answer_finish(&answer, is_cut, parts));
     server_answer_free(&answer);
+}
+
+/* The whole text and its pieces, with what it is if nothing but content can be in it. */
+static void compare(const struct server_dialect *dialect, const struct server_tools *tools, bool in_thought,
+                    bool is_bound, bool is_cut, const char *text, size_t size, size_t piece, bool is_plain)
+{
+    struct server_parts whole = {0}, pieces = {0};
+    struct server_buffer first = {0}, second = {0};
+    divide(dialect, tools, in_thought, is_bound, is_cut, text, size, size ? size : 1, &whole);
+    divide(dialect, tools, in_thought, is_bound, is_cut, text, size, piece, &pieces);
+    describe(&whole, &first);
+    describe(&pieces, &second);
+    require(first.size == second.size && (!first.size || memcmp(first.data, second.data, first.size) == 0));
+    if (is_plain)
+        require(size ? whole.count == 1 && whole.items[0].text.size == size &&
+                           memcmp(whole.items[0].text.data, text, size) == 0
+                     : !whole.count);
+    server_buffer_free(&first);
+    server_buffer_free(&second);
+    server_parts_free(&whole);
+    server_parts_free(&pieces);
 }
 
 /* Text and its description, several times, and a tree of JSON. */
@@ -59,8 +80,6 @@ int fuzz_try(const uint8_t *data, size_t size)
     struct server_dialect dialect;
     struct server_tools tools = {0};
     struct server_error error = {0};
-    struct server_parts whole = {0}, pieces = {0};
-    struct server_buffer first = {0}, second = {0};
     if (size < 2) return 0;
     const char *text = (const char *)data + 2;
     const bool has_tools = data[1] & 1, in_thought = data[1] & 2, is_required = data[1] & 4,
@@ -71,20 +90,10 @@ int fuzz_try(const uint8_t *data, size_t size)
     json_t *read = json_loads(list, 0, NULL);
     require(read && server_tools_read(read, &tools, &error));
     if (is_required) tools.choice = SERVER_TOOLS_REQUIRED;
-    divide(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, is_bound, text, size, size ? size : 1,
-           &whole);
-    divide(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, is_bound, text, size, piece, &pieces);
-    describe(&whole, &first);
-    describe(&pieces, &second);
-    require(first.size == second.size && (!first.size || memcmp(first.data, second.data, first.size) == 0));
-    if (!has_tools && !dialect.thought && data[0] % (sizeof templates / sizeof *templates) != 9)
-        require(size ? whole.count == 1 && whole.items[0].text.size == size &&
-                           memcmp(whole.items[0].text.data, text, size) == 0
-                     : !whole.count);
-    server_buffer_free(&first);
-    server_buffer_free(&second);
-    server_parts_free(&whole);
-    server_parts_free(&pieces);
+    const bool is_plain = !has_tools && !dialect.thought && data[0] % (sizeof templates / sizeof *templates) != 9;
+    for (int is_cut = 0; is_cut < 2; is_cut++)
+        compare(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, is_bound, is_cut, text, size, piece,
+                is_plain);
     server_tools_free(&tools);
     json_decref(read);
     return 0;

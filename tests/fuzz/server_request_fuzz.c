@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bodies of HTTP requests: any bytes are refused with a message and a status of HTTP, or give a request within its limits.
- * The first byte selects the endpoint. */
+ * The first byte selects the endpoint, and what a chat template has for reasoning. */
 #include "runtime/server/server_input.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "runtime/server/server_reasoning.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -56,10 +59,29 @@ static void check_tools(const struct server_request *request)
     struct server_error error = {0};
     require(tools->list || tools->choice == SERVER_TOOLS_AUTO || tools->choice == SERVER_TOOLS_NONE);
     require((tools->named != NULL) == (tools->choice == SERVER_TOOLS_NAMED));
-    require(!server_tools_are_active(tools) || !request->format.field);
     if (!server_tools_are_forced(tools)) return;
     require(server_tools_format(tools, &format, &error) && strlen(format.text) == format.size);
     server_format_free(&format);
+}
+
+/* The variables of a chat, owned, with those of its reasoning; NULL: no chat, or an effort that is refused. */
+static char *add_reasoning(const char *template_text, struct server_request *request)
+{
+    struct server_dialect dialect;
+    struct server_error error = {0};
+    if (!request->is_chat) return NULL;
+    server_dialect_find(template_text, &dialect);
+    if (server_reasoning_apply(&dialect, request, &error)) return strdup(request->variables);
+    require(error.http == 400 && error.message[0] && (request->effort || request->thinking != SERVER_THINKING_FREE));
+    return NULL;
+}
+
+/* No variable is there twice. */
+static void check_variables(const char *variables)
+{
+    json_t *read = json_loads(variables, JSON_REJECT_DUPLICATES, NULL);
+    require(json_array_size(json_object_get(read, "messages")));
+    json_decref(read);
 }
 
 int fuzz_try(const uint8_t *data, size_t size)
@@ -72,8 +94,11 @@ int fuzz_try(const uint8_t *data, size_t size)
                  {SERVER_OPENAI, SERVER_TOKENIZE, false}, {SERVER_OPENAI, SERVER_DETOKENIZE, false},
                  {SERVER_MESSAGES, SERVER_CHAT, false},   {SERVER_MESSAGES, SERVER_CHAT, true},
                  {SERVER_RESPONSES, SERVER_CHAT, false},  {SERVER_OPENAI, SERVER_EMBEDDING, false}};
+    static const char *const templates[] = {"{{ enable_thinking }}{{ reasoning_effort }}</think>'none'", "",
+                                            "{{ enable_thinking }}", "{{ reasoning_effort }}</think>"};
     struct server_request request;
     struct server_error error = {0};
+    char *variables = NULL;
     if (!size) return 0;
     const size_t kind = data[0] % 8 % (sizeof kinds / sizeof *kinds);
     if (server_input_read(kinds[kind].shape, kinds[kind].endpoint, kinds[kind].counts, (const char *)data + 1, size - 1,
@@ -81,9 +106,12 @@ int fuzz_try(const uint8_t *data, size_t size)
         check_request(&request);
         check_tools(&request);
         require((request.echo_body != NULL) == (kinds[kind].shape == SERVER_RESPONSES));
+        variables = add_reasoning(templates[data[0] / 8 % (sizeof templates / sizeof *templates)], &request);
     } else {
         require(error.http >= 400 && error.http < 500 && error.message[0]);
     }
     server_request_free(&request);
+    if (variables) check_variables(variables);
+    free(variables);
     return 0;
 }

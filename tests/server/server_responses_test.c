@@ -119,7 +119,8 @@ static void check_stream(const char *const *texts, uint64_t cut, size_t items, s
         struct server_logprobs ready = logprobs_before(texts, piece ? cut : 0, piece ? UINT64_MAX : cut);
         const struct server_buffer text = {.data = choice.out.data + (piece ? bytes : 0),
                                            .size = piece ? choice.out.size - bytes : bytes};
-        assert_true(server_responses_tokens(&stream, &job, &answer, &text, piece == 1, &ready, &out));
+        assert_true(server_responses_tokens(&stream, &job, &answer, &text,
+                                            piece ? SERVER_FINISH_STOP : SERVER_FINISH_NONE, &ready, &out));
         server_logprobs_free(&ready);
     }
     assert_true(server_responses_end(&stream, "m", &job, SERVER_FINISH_STOP, &out) && server_buffer_add(&out, "", 1));
