@@ -16,6 +16,7 @@ struct group {
     const float *values;  /* [count] */
     const float *weights; /* [count]: of squared errors, 0 to 1 */
     uint64_t count;
+    bool weighted; /* else all weights are 1 */
 };
 
 /* Vectors of one width on every processor, so that sums have one order and engines the same codes. Lanes beyond the end are zero. */
@@ -36,41 +37,72 @@ static float largest_magnitude(const float *values, uint64_t count)
 /* The nearest whole number of a float below 2^22 in magnitude, ties to even: what rintf gives. */
 static float nearest(float value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
 
+static vec nearest_of(vec value) { return (value + vec_set(0x1.8p23f)) - vec_set(0x1.8p23f); }
+
 static float clamp(float value, float least, float most) { return value < least ? least : value > most ? most : value; }
+
+static vec clamp_of(vec value, float least, float most)
+{
+    return vec_min(vec_max(value, vec_set(least)), vec_set(most));
+}
 
 static vec clamped_nearest(vec value, float add, float least, float most)
 {
-    const vec magic = vec_set(0x1.8p23f);
-    return vec_min(vec_max((value + magic) - magic + vec_set(add), vec_set(least)), vec_set(most));
+    return clamp_of(nearest_of(value) + vec_set(add), least, most);
 }
 
 static float as_f16(float value) { return f16_to_float(f16_from_float(value)); }
 
 /* ---- int4 ---- */
 
+/* Sums over a group for codes of a scale and for those of the negative scale. */
+struct sums {
+    float products[2], squares[2]; /* values times codes, codes times codes, weighted */
+};
+
+/* `mirrored`: no code of either scale is beyond -7 to 7, so that the codes of one are those of the other with the other sign. */
+static inline __attribute__((always_inline)) struct sums sum_codes(const struct group *group, float inverse,
+                                                                   bool mirrored, bool weighted)
+{
+    vec products[2] = {vec_set(0), vec_set(0)}, squares[2] = {vec_set(0), vec_set(0)};
+    for (uint64_t i = 0; i < group->count; i += VEC_WIDTH) {
+        const vec values = load(group->values, i, group->count), whole = nearest_of(values * vec_set(inverse));
+        const vec weights = weighted ? load(group->weights, i, group->count) : vec_set(1);
+        for (int sign = 0; sign < (mirrored ? 1 : 2); sign++) {
+            const vec codes = mirrored ? whole : clamp_of(sign ? -whole : whole, -8, 7);
+            const vec weighted_codes = weighted ? weights * codes : codes;
+            products[sign] += values * weighted_codes;
+            squares[sign] += codes * weighted_codes;
+        }
+    }
+    const float product = vec_sum(products[0]), square = vec_sum(squares[0]);
+    if (mirrored) return (struct sums){{product, -product}, {square, square}};
+    return (struct sums){{product, vec_sum(products[1])}, {square, vec_sum(squares[1])}};
+}
+
+static struct sums sums_of_scale(const struct group *group, float inverse, bool mirrored)
+{
+    if (mirrored)
+        return group->weighted ? sum_codes(group, inverse, true, true) : sum_codes(group, inverse, true, false);
+    return group->weighted ? sum_codes(group, inverse, false, true) : sum_codes(group, inverse, false, false);
+}
+
 /* Codes from -8 to 7 without a zero point. For given codes c, the scale with the least error of c * scale to w is
  * (w . c) / (c . c), which leaves an error of w . w - (w . c)^2 / (c . c), in weighted products. So of several roundings the one
  * with the largest (w . c)^2 / (c . c) is the best. Either end of the values may get the code -8: scales have a sign. */
-static float symmetric_scale(const struct group *group)
+static float symmetric_scale(const struct group *group, float largest)
 {
     static const float ends[] = {6.0f, 6.5f, 7.0f, 7.5f, 8.0f, 8.5f, 9.0f};
-    const float largest = largest_magnitude(group->values, group->count);
     float best = largest / 7, best_gain = 0;
-    if (largest == 0) return 0;
-    for (size_t e = 0; e < 2 * sizeof ends / sizeof *ends; e++) {
-        const float inverse = (e % 2 ? -ends[e / 2] : ends[e / 2]) / largest;
-        vec products = vec_set(0), squares = vec_set(0);
-        for (uint64_t i = 0; i < group->count; i += VEC_WIDTH) {
-            const vec values = load(group->values, i, group->count);
-            const vec codes = clamped_nearest(values * vec_set(inverse), 0, -8, 7);
-            const vec weighted = load(group->weights, i, group->count) * codes;
-            products += values * weighted;
-            squares += codes * weighted;
+    if (!isfinite(9.0f / largest)) return best; /* so small that all gains are 0 */
+    for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+        const struct sums sums = sums_of_scale(group, ends[e] / largest, ends[e] <= 7);
+        for (int sign = 0; sign < 2; sign++) {
+            const float product = sums.products[sign], square = sums.squares[sign];
+            if (square == 0 || product * product <= best_gain * square) continue;
+            best_gain = product * product / square;
+            best = product / square;
         }
-        const float product = vec_sum(products), square = vec_sum(squares);
-        if (square == 0 || product * product <= best_gain * square) continue;
-        best_gain = product * product / square;
-        best = product / square;
     }
     return best;
 }
@@ -130,13 +162,23 @@ static float affine_byte_scale(const struct group *group, uint8_t *zero)
 
 /* ---- e2m1 ---- */
 
+/* The nearest number of e2m1 of a magnitude. Adding 3/2 times a power of two leaves one bit of mantissa after the first; below
+ * 1 the numbers lie as far apart as from 1 on. */
+static vec nearest_e2m1(vec value)
+{
+    const vec power = (vec)((vec_int)vec_max(value, vec_set(1)) & vec_int_set(0x7f800000));
+    const vec magic = power * vec_set(0x1.8p22f);
+    return vec_min((value + magic) - magic, vec_set(6));
+}
+
 static double e2m1_error(const struct group *group, float scale)
 {
     double error = 0;
-    for (uint64_t i = 0; i < group->count; i++) {
-        const float value = group->values[i];
-        const float difference = value - e2m1_to_float(e2m1_from_float(value / scale)) * scale;
-        error += (double)(difference * difference * group->weights[i]);
+    for (uint64_t i = 0; i < group->count; i += VEC_WIDTH) {
+        const vec values = magnitude(load(group->values, i, group->count));
+        const vec difference = values - nearest_e2m1(values / vec_set(scale)) * vec_set(scale);
+        const vec errors = difference * difference * load(group->weights, i, group->count);
+        for (int lane = 0; lane < VEC_WIDTH; lane++) error += (double)errors[lane];
     }
     return error;
 }
@@ -150,18 +192,16 @@ static float better_e2m1(const struct group *group, float a, float b)
 }
 
 /* A power of two. */
-static float mx_scale(const struct group *group)
+static float mx_scale(const struct group *group, float largest)
 {
-    const float largest = largest_magnitude(group->values, group->count);
     if (largest < 0x1p-120f) return 0x1p-126f;
     const float power = ldexpf(1, ilogbf(largest) - 2); /* the largest magnitude becomes 4 to 8 */
     return better_e2m1(group, power, 2 * power);
 }
 
 /* An e4m3 number, times `global`: the largest magnitude becomes 6, or 4, below which codes are finer. */
-static float nv_scale(const struct group *group, float global)
+static float nv_scale(const struct group *group, float largest, float global)
 {
-    const float largest = largest_magnitude(group->values, group->count);
     if (!(global > 0)) return 0;
     const float six = e4m3_to_float(e4m3_from_float(largest / 6 / global)),
                 four = e4m3_to_float(e4m3_from_float(largest / 4 / global));
@@ -178,31 +218,50 @@ static float e4m3_power(float largest)
 
 /* ---- rows ---- */
 
-static uint8_t code_of_number(const struct encoding *encoding, float number, int zero)
+enum { BLOCK = 16 }; /* a vector of bytes */
+
+/* Numbers of at most `range` in magnitude, larger ones as that, rounded to whole ones, plus zero, clamped. Requires: count is a multiple
+ * of BLOCK. */
+static void encode_whole(const float *numbers, uint64_t count, float range, float zero, float least, float most,
+                         uint8_t *codes)
 {
-    switch (encoding->code) {
-    case CODE_FLOAT: break;
-    case CODE_INT8:
-        return (uint8_t)(int8_t)(encoding->zeros
-                                     ? clamp(nearest(clamp(number, -256, 256)) + (float)(int8_t)zero, -128, 127)
-                                     : clamp(nearest(number), -127, 127));
-    case CODE_UINT4: return (uint8_t)clamp(nearest(clamp(number, -16, 16)) + (float)zero, 0, 15);
-    case CODE_E4M3: return e4m3_from_float(number);
-    case CODE_E2M1: return e2m1_from_float(number);
-    case CODE_TABLE: return table_from_float(encoding->table, number);
+    for (; count > 0; numbers += BLOCK, codes += BLOCK, count -= BLOCK) {
+        float whole[BLOCK];
+        for (int i = 0; i < BLOCK; i += VEC_WIDTH)
+            vec_store(whole + i, clamped_nearest(clamp_of(vec_load(numbers + i), -range, range), zero, least, most));
+        for (int i = 0; i < BLOCK; i++) codes[i] = (uint8_t)(int32_t)whole[i];
     }
-    return 0;
 }
 
 static void encode(const struct encoding *encoding, const float *values, uint64_t count, float scale, int zero,
-                   uint8_t *codes)
+                   uint8_t *to)
 {
-    uint64_t i = 0;
-    for (; encoding->code == CODE_UINT4 && scale != 0 && i + VEC_WIDTH <= count; i += VEC_WIDTH) {
-        const vec numbers = vec_min(vec_max(vec_load(values + i) / vec_set(scale), vec_set(-16)), vec_set(16));
-        vec_store_bytes(codes + i, __builtin_convertvector(clamped_nearest(numbers, (float)zero, 0, 15), vec_int));
+    float numbers[MOST_GROUP];
+    uint8_t codes[MOST_GROUP];
+    for (uint64_t part; count > 0; values += part, to += part, count -= part) {
+        part = count < MOST_GROUP ? count : MOST_GROUP;
+        uint64_t padded = 0; /* with zeros to whole blocks */
+        for (; padded < part || padded % BLOCK; padded += VEC_WIDTH) {
+            const vec each = padded < part ? load(values, padded, part) : vec_set(0);
+            vec_store(numbers + padded, scale == 0 ? vec_set(0) : each / vec_set(scale));
+        }
+        switch (encoding->code) {
+        case CODE_FLOAT: break;
+        case CODE_INT8:
+            if (encoding->zeros)
+                encode_whole(numbers, padded, 256, (float)(int8_t)zero, -128, 127, codes);
+            else
+                encode_whole(numbers, padded, 256, 0, -127, 127, codes);
+            break;
+        case CODE_UINT4: encode_whole(numbers, padded, 16, (float)zero, 0, 15, codes); break;
+        case CODE_E4M3: e4m3_from_floats(padded, numbers, codes); break;
+        case CODE_E2M1: e2m1_from_floats(padded, numbers, codes); break;
+        case CODE_TABLE:
+            for (uint64_t i = 0; i < part; i++) codes[i] = table_from_float(encoding->table, numbers[i]);
+            break;
+        }
+        memcpy(to, codes, part);
     }
-    for (; i < count; i++) codes[i] = code_of_number(encoding, scale == 0 ? 0 : values[i] / scale, zero);
 }
 
 static float group_scale(const struct encoding *encoding, const struct group *group, float global, uint8_t *zero)
@@ -211,12 +270,12 @@ static float group_scale(const struct encoding *encoding, const struct group *gr
     *zero = 8;
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_UINT4: return encoding->zeros ? affine_scale(group, zero) : as_f16(symmetric_scale(group));
+    case CODE_UINT4: return encoding->zeros ? affine_scale(group, zero) : as_f16(symmetric_scale(group, largest));
     case CODE_INT8: return encoding->zeros ? affine_byte_scale(group, zero) : as_f16(largest / 127);
     case CODE_E4M3:
         if (encoding->scale == SCALE_E8M0) return e4m3_power(largest);
         return largest / 448;
-    case CODE_E2M1: return encoding->global ? nv_scale(group, global) : mx_scale(group);
+    case CODE_E2M1: return encoding->global ? nv_scale(group, largest, global) : mx_scale(group, largest);
     case CODE_TABLE: return largest; /* of a table it is 1 */
     }
     return 0;
@@ -261,20 +320,31 @@ static void weigh(const struct coded_feedback *feedback, uint64_t first, uint64_
     for (uint64_t i = 0; feedback && i < count; i++) weights[i] = largest > 0 ? weights[i] / largest : 1;
 }
 
+/* Times 0 NaN and infinity become NaN, all else 0. */
+static bool all_finite(const float *values, uint64_t count)
+{
+    vec sum = vec_set(0);
+    for (uint64_t i = 0; i < count; i += VEC_WIDTH) sum += load(values, i, count) * vec_set(0);
+    return vec_sum(sum) == 0;
+}
+
 bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, struct coded_feedback *feedback,
                        struct coded_row *to, uint64_t *refused)
 {
     const struct encoding *encoding = form->encoding;
     float scaled[MOST_GROUP], weights[MOST_GROUP], largest = 0;
-    for (*refused = 0; *refused < count; ++*refused)
-        if (!isfinite(values[*refused])) return false;
+    if (!all_finite(values, count)) {
+        for (*refused = 0; isfinite(values[*refused]);) ++*refused;
+        return false;
+    }
+    *refused = 0;
     if (!form->group) {
         largest = largest_magnitude(values, count);
         to->factor = largest / (encoding->code == CODE_INT8 ? 127.0f : 448.0f);
         encode(encoding, values, count, to->factor, 0, to->codes);
         return true;
     }
-    for (uint64_t begin = 0; begin < count; begin += form->group) {
+    for (uint64_t begin = 0; encoding->global && begin < count; begin += form->group) {
         const uint64_t length = count - begin < form->group ? count - begin : form->group;
         const float of_group = largest_magnitude(scale_columns(feedback, values, begin, length, scaled), length);
         largest = of_group > largest ? of_group : largest;
@@ -283,7 +353,8 @@ bool coded_from_floats(const struct panel_form *form, float *values, uint64_t co
     if (feedback) feedback->error = 0;
     for (uint64_t begin = 0, g = 0; begin < count; begin += form->group, g++) {
         const uint64_t length = count - begin < form->group ? count - begin : form->group;
-        const struct group group = {scale_columns(feedback, values, begin, length, scaled), weights, length};
+        const struct group group = {scale_columns(feedback, values, begin, length, scaled), weights, length,
+                                    feedback != NULL};
         weigh(feedback, begin, length, weights);
         float scale = group_scale(encoding, &group, to->factor, &to->zeros[g]);
         if (!isfinite(scale)) {

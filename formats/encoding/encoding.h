@@ -123,4 +123,8 @@ uint8_t table_from_float(const float table[16], float value); /* the first of eq
 float e8m0_to_float(uint8_t code);                            /* 2^(code - 127); 255: NaN */
 uint8_t e2m1_from_float(float value);
 
+/* Codes of many numbers: codes[count] of values[count]. */
+void e4m3_from_floats(uint64_t count, const float *values, uint8_t *codes);
+void e2m1_from_floats(uint64_t count, const float *values, uint8_t *codes);
+
 #endif

@@ -240,6 +240,31 @@ TEST(small_floats_round_to_nearest_even)
     assert_int_equal(e2m1_from_float(-0x1p-149f), 0x8);
 }
 
+/* Many numbers at once get the codes that they get one by one, whatever their number, and nothing else is written. */
+TEST(many_small_floats)
+{
+    enum { MOST = 70 };
+    uint64_t seed = 11;
+    for (uint64_t count = 0; count <= MOST; count++) {
+        float values[MOST];
+        uint8_t eight[MOST + 1], four[MOST + 1];
+        memset(eight, 0xaa, sizeof eight);
+        memset(four, 0xaa, sizeof four);
+        for (uint64_t i = 0; i < count; i++) {
+            const float value = ldexpf((float)(test_random(&seed) % 4096) - 2048, (int)(test_random(&seed) % 40) - 30);
+            values[i] = i % 9 == 8 ? copysignf(INFINITY, value) : i % 9 == 7 ? copysignf(0, value) : value;
+        }
+        e4m3_from_floats(count, values, eight);
+        e2m1_from_floats(count, values, four);
+        for (uint64_t i = 0; i < count; i++) {
+            assert_int_equal(eight[i], e4m3_from_float(values[i]));
+            assert_int_equal(four[i], e2m1_from_float(values[i]));
+        }
+        assert_int_equal(eight[count], 0xaa);
+        assert_int_equal(four[count], 0xaa);
+    }
+}
+
 /* ---- planes ---- */
 
 static double float_at(const uint8_t *data, uint64_t index)

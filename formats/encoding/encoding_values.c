@@ -23,16 +23,29 @@ static float small_to_float(const struct small_float *format, uint8_t magnitude)
     return float_from_bits((uint32_t)magnitude << (23 - format->mantissa_bits)) * float_from_bits(factor);
 }
 
-static uint8_t small_from_float(const struct small_float *format, float magnitude)
+/* Both cases are computed, so that compilers vectorise loops. Below the least normal number codes count multiples of the least
+ * number, which is the unit in the last place of `aligned`: adding that rounds. */
+static inline uint8_t small_from_float(const struct small_float *format, uint8_t sign, float value)
 {
     const int shift = 23 - format->mantissa_bits;
-    /* Below the least normal number codes count multiples of the least number; the next code is that normal number. */
-    if (magnitude < ldexpf(1.0f, 1 - format->bias))
-        return (uint8_t)rintf(ldexpf(magnitude, format->mantissa_bits + format->bias - 1));
-    uint32_t bits = float_to_bits(magnitude);
-    bits += (UINT32_C(1) << (shift - 1)) - 1 + (bits >> shift & 1);
-    const uint32_t code = (bits >> shift) - ((uint32_t)(127 - format->bias) << format->mantissa_bits);
-    return code > format->largest ? format->largest : (uint8_t)code;
+    const uint32_t aligned = (uint32_t)(127 + 24 - format->bias - format->mantissa_bits) << 23;
+    const uint32_t bits = float_to_bits(value), magnitude = bits & INT32_MAX;
+    const uint32_t subnormal = float_to_bits(float_from_bits(magnitude) + float_from_bits(aligned)) - aligned;
+    const uint32_t rounded = (magnitude + (UINT32_C(1) << (shift - 1)) - 1 + (magnitude >> shift & 1)) >> shift;
+    const uint32_t normal = rounded - ((uint32_t)(127 - format->bias) << format->mantissa_bits);
+    const int32_t least_normal = (128 - format->bias) << 23;
+    const int32_t code = (int32_t)magnitude < least_normal ? (int32_t)subnormal : (int32_t)normal;
+    return (uint8_t)((uint32_t)(code > format->largest ? format->largest : code) | (bits >> 31) * sign);
+}
+
+/* In whole blocks of a length that compilers vectorise. */
+static inline void small_from_floats(const struct small_float *format, uint8_t sign, uint64_t count,
+                                     const float *values, uint8_t *codes)
+{
+    enum { BLOCK = 16 };
+    for (; count >= BLOCK; values += BLOCK, codes += BLOCK, count -= BLOCK)
+        for (int i = 0; i < BLOCK; i++) codes[i] = small_from_float(format, sign, values[i]);
+    for (uint64_t i = 0; i < count; i++) codes[i] = small_from_float(format, sign, values[i]);
 }
 
 float e4m3_to_float(uint8_t code)
@@ -42,9 +55,11 @@ float e4m3_to_float(uint8_t code)
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-uint8_t e4m3_from_float(float value)
+uint8_t e4m3_from_float(float value) { return small_from_float(&e4m3, 0x80, value); }
+
+void e4m3_from_floats(uint64_t count, const float *values, uint8_t *codes)
 {
-    return (uint8_t)(small_from_float(&e4m3, fabsf(value)) | (signbit(value) ? 0x80 : 0));
+    small_from_floats(&e4m3, 0x80, count, values, codes);
 }
 
 float e2m1_to_float(uint8_t code)
@@ -53,9 +68,11 @@ float e2m1_to_float(uint8_t code)
     return code & 0x8 ? -magnitude : magnitude;
 }
 
-uint8_t e2m1_from_float(float value)
+uint8_t e2m1_from_float(float value) { return small_from_float(&e2m1, 0x8, value); }
+
+void e2m1_from_floats(uint64_t count, const float *values, uint8_t *codes)
 {
-    return (uint8_t)(small_from_float(&e2m1, fabsf(value)) | (signbit(value) ? 0x8 : 0));
+    small_from_floats(&e2m1, 0x8, count, values, codes);
 }
 
 uint8_t table_from_float(const float table[16], float value)

@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 #include "formats/encoding/dtype.h"
 
 enum { VEC_WIDTH = 4, VEC_REGISTERS = 16 };
@@ -83,17 +87,25 @@ static inline void vec_store_bf16(uint16_t *to, vec value)
 /* a * b + c, rounded once if the processor can */
 static inline vec vec_fma(vec a, vec b, vec c) { return a * b + c; }
 
-/* A NaN in b is returned, one in a is not. */
+/* A NaN in b is returned, one in a is not: what SSE has instructions for, which compilers do not find. */
 static inline vec vec_max(vec a, vec b)
 {
+#if defined(__SSE__)
+    return (vec)_mm_max_ps((__m128)a, (__m128)b);
+#else
     vec_int greater = a > b;
     return (vec)(((vec_int)a & greater) | ((vec_int)b & ~greater));
+#endif
 }
 
 static inline vec vec_min(vec a, vec b)
 {
+#if defined(__SSE__)
+    return (vec)_mm_min_ps((__m128)a, (__m128)b);
+#else
     vec_int less = a < b;
     return (vec)(((vec_int)a & less) | ((vec_int)b & ~less));
+#endif
 }
 
 /* value * 2^n for integer n in [-160, 160], subnormal results included: two steps, each with its exponent in range. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/matmul/fragment_layout.cuh"
+#include "kernels/matmul/pack_codes.h"
 #include "kernels/matmul/panel.h"
 
 _Static_assert((int)FRAGMENT_ROWS == (int)PANEL_ROWS && (int)FRAGMENT_LARGEST_DTYPE == (int)ENCODING_BF16 &&
@@ -191,19 +192,6 @@ static void e2m1_places(struct place place, struct place *magnitude, struct plac
     *sign = (struct place){place.offset, half + signs[lane_register]};
 }
 
-static void put_code(const struct panel_form *form, uint8_t *base, uint64_t row, uint64_t k, uint8_t code)
-{
-    const struct place place = code_place(form, row, k);
-    if (form->fragments && form->encoding->code == CODE_E2M1) {
-        struct place magnitude, sign;
-        e2m1_places(place, &magnitude, &sign);
-        put_bits(base, magnitude, code & 7);
-        put_bits(base, sign, code >> 3 & 1);
-    } else {
-        put_bits(base, place, form->encoding->bits == 4 ? code & 15 : code);
-    }
-}
-
 static uint8_t code_at(const struct panel_form *form, const uint8_t *base, uint64_t row, uint64_t k)
 {
     const struct place place = code_place(form, row, k);
@@ -261,49 +249,66 @@ static float scale_at(const struct panel_form *form, const uint8_t *from)
     return 1.0f;
 }
 
-/* The codes of k: its line's or its strip's. */
-static uint8_t *codes_of(const struct panel_form *form, uint8_t *panel, uint64_t k)
+/* Writes scales, and zeros, of a row into the heads. */
+static void pack_heads(const struct panel_form *form, const struct coded_row *row, uint64_t index, uint64_t k,
+                       uint8_t *panel)
 {
-    return panel + line_offset(form, k);
+    const struct encoding *encoding = form->encoding;
+    const float factor = form->factor_bytes ? 1 : e4m3_factor(form);
+    const uint64_t bytes = form->scale_bytes / PANEL_ROWS;
+    for (uint64_t g = 0; form->group && g * form->group < k; g++) {
+        uint8_t *head = panel + span_offset(form, g * form->group);
+        const uint64_t place = g % form->span_groups;
+        put_scale(form, head + scale_index(form, index, place) * bytes, row->scales[g] * factor);
+        if (encoding->zeros)
+            put_bits(head + form->span_groups * form->scale_bytes, zero_place(form, index, place),
+                     row->zeros[g] & (encoding->bits == 8 ? 255 : 15));
+    }
+}
+
+/* Fragments of nvfp4: signs of scales go to the codes, and so does 0. */
+static void take_signs(const struct panel_form *form, const struct coded_row *row, uint64_t first, uint64_t count,
+                       uint8_t *codes)
+{
+    for (uint64_t i = 0; i < count; i += form->group) {
+        const float scale = e4m3_to_float(e4m3_from_float(row->scales[(first + i) / form->group]));
+        const uint64_t length = count - i < form->group ? count - i : form->group;
+        for (uint64_t j = 0; j < length; j++)
+            codes[i + j] = scale == 0 ? 0 : (uint8_t)(codes[i + j] ^ (signbit(scale) ? 8 : 0));
+    }
+}
+
+/* The code of 0 at i, which pads the last line or strip of k elements. */
+static uint8_t padding_code(const struct panel_form *form, const struct coded_row *row, uint64_t k, uint64_t i)
+{
+    const struct encoding *encoding = form->encoding;
+    if (encoding->code == CODE_TABLE) return table_from_float(encoding->table, 0);
+    if (!encoding->zeros) return encoding->code == CODE_UINT4 ? 8 : 0;
+    const uint64_t group = (form->fragments ? i : k - 1) / form->group;
+    return group > (k - 1) / form->group ? 0 : row->zeros[group];
 }
 
 void panel_pack_coded(const struct panel_form *form, const struct coded_row *row, uint64_t index, uint64_t k,
                       uint8_t *panel)
 {
-    const struct encoding *encoding = form->encoding;
+    enum { MOST_CODES = FRAGMENT_STRIP_K };
     const float factor = row->factor * e4m3_factor(form);
-    const bool factor_in_scales = !form->factor_bytes;
-    const uint64_t bytes = form->scale_bytes / PANEL_ROWS;
-    /* Fragments of nvfp4: signs of scales go to the codes, and so does 0. */
-    const bool unsigned_scales = form->fragments && encoding->scale == SCALE_E4M3;
+    const uint64_t step = form->group && form->span_k < MOST_CODES ? form->span_k : MOST_CODES;
     if (form->factor_bytes) memcpy(panel + index * sizeof factor, &factor, sizeof factor);
-    for (uint64_t g = 0; form->group && g * form->group < k; g++) {
-        uint8_t *head = panel + span_offset(form, g * form->group);
-        const uint64_t place = g % form->span_groups;
-        put_scale(form, head + scale_index(form, index, place) * bytes,
-                  factor_in_scales ? row->scales[g] * e4m3_factor(form) : row->scales[g]);
-        if (encoding->zeros)
-            put_bits(head + form->span_groups * form->scale_bytes, zero_place(form, index, place),
-                     row->zeros[g] & (encoding->bits == 8 ? 255 : 15));
+    pack_heads(form, row, index, k, panel);
+    for (uint64_t first = 0; first < k; first += step) {
+        uint8_t codes[MOST_CODES];
+        uint64_t count = k - first < step ? k - first : step;
+        memcpy(codes, row->codes + first, count);
+        if (form->fragments && form->encoding->scale == SCALE_E4M3) take_signs(form, row, first, count, codes);
+        for (; count % form->line_k; count++) codes[count] = padding_code(form, row, k, first + count);
+        pack_codes(form, codes, count, index, panel + line_offset(form, first));
     }
-    for (uint64_t i = 0; i < k; i++) {
-        uint8_t code = row->codes[i];
-        if (unsigned_scales) {
-            const float scale = e4m3_to_float(e4m3_from_float(row->scales[i / form->group]));
-            code = scale == 0 ? 0 : (uint8_t)(code ^ (signbit(scale) ? 8 : 0));
-        }
-        put_code(form, codes_of(form, panel, i), index, i, code);
-    }
-    /* What pads the last line or strip must be the code of 0. */
-    const bool pads = encoding->code == CODE_UINT4 || encoding->code == CODE_TABLE || encoding->zeros;
-    for (uint64_t i = k; pads && i % form->line_k; i++) {
-        const uint64_t group = (form->fragments ? i : k - 1) / form->group;
-        const uint8_t zero = encoding->code == CODE_TABLE    ? table_from_float(encoding->table, 0)
-                             : !encoding->zeros              ? 8
-                             : group > (k - 1) / form->group ? 0
-                                                             : row->zeros[group];
-        put_code(form, codes_of(form, panel, k - 1), index, i, zero);
-    }
+}
+
+uint8_t panel_code(const struct panel_form *form, const uint8_t *panel, uint64_t index, uint64_t k)
+{
+    return code_at(form, panel + line_offset(form, k), index, k);
 }
 
 static float code_value(const struct panel_form *form, uint8_t code, int zero)
@@ -355,6 +360,6 @@ void panel_read(const struct panel_form *form, const void *panels, uint64_t n, u
                     (int)bits_at(head + form->span_groups * form->scale_bytes, at_zero, encoding->bits == 8 ? 255 : 15);
             }
         }
-        values[i] = code_value(form, code_at(form, panel + line_offset(form, at), row, at), zero) * scale * factor;
+        values[i] = code_value(form, panel_code(form, panel, row, at), zero) * scale * factor;
     }
 }

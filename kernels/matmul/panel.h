@@ -103,6 +103,10 @@ struct coded_row {
 void panel_pack_coded(const struct panel_form *form, const struct coded_row *row, uint64_t index, uint64_t k,
                       uint8_t *panel);
 
+/* The code of k in row `index` of a panel, or the one that pads it there: the definition of where codes lie. Requires: k is
+ * below K as padded. */
+uint8_t panel_code(const struct panel_form *form, const uint8_t *panel, uint64_t index, uint64_t k);
+
 /* Elements [first, first + count) of row n of a packed matrix [N, K], of any encoding: the definition of what kernels
  * compute with. */
 void panel_read(const struct panel_form *form, const void *panels, uint64_t n, uint64_t k, uint64_t first,
