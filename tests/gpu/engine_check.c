@@ -420,7 +420,9 @@ static void check_accuracy(const struct pair *pair)
     if (!cpu.tokens) return;
     printf("divergence of codes: %.2g nats on the processor, %.2g on the GPU; first choice %.3f, %.3f\n", cpu.kl,
            gpu.kl, cpu.top1, gpu.top1);
-    if (!(fabs(cpu.kl - gpu.kl) <= 0.3 * cpu.kl + rounding_divergence))
+    /* A few odd tokens decide the mean, and the texts part where rounding changes a draw. */
+    if (!(gpu.kl <= 3 * cpu.kl + rounding_divergence && cpu.kl <= 3 * gpu.kl + rounding_divergence) ||
+        !(fabs(cpu.top1 - gpu.top1) <= 0.05))
         check_fail("the engines' accuracies differ", NULL);
 }
 
