@@ -292,7 +292,13 @@ bool build_find_accuracy(struct build *build, const uint8_t *weights, struct sta
     progress_stage(&build->progress, "accuracy");
     const bool tries_gpu = build->target == TARGET_CUDA && build->options->gpus == 1;
     bool ok = !tries_gpu || measure_on_gpu(build, &measured, status);
-    if (!ok && status->code == STATUS_MACHINE) status_clear(status), ok = true; /* other memory may do */
+    if (!ok) { /* the processor may do: it has other memory and other kernels */
+        if (status->code != STATUS_MACHINE)
+            progress_warn(&build->progress, "%s; the accuracy of the weights is measured on the processor",
+                          status->message);
+        status_clear(status);
+        ok = true;
+    }
     ok = ok && (measured || measure_on_cpu(build, weights, status));
     const struct unquantised *own = build->unquantised;
     if (ok && own && own->calibration.matrices) build->manifest.accuracy.calibration_tokens = own->calibration.tokens;
