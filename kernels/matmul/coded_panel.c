@@ -311,6 +311,19 @@ uint8_t panel_code(const struct panel_form *form, const uint8_t *panel, uint64_t
     return code_at(form, panel + line_offset(form, k), index, k);
 }
 
+/* Codes [first, first + count) of a row, all of one span: as panel_code, with one search for their line. */
+static void read_codes(const struct panel_form *form, const uint8_t *panel, uint64_t row, uint64_t first,
+                       uint64_t count, uint8_t *codes)
+{
+    const bool are_nibbles = !form->fragments && form->encoding->bits == 4; /* of one word a line */
+    const uint8_t *line = panel + line_offset(form, first);
+    for (uint64_t i = 0, k = first % form->line_k; i < count; line += form->line_k * form->k_bytes, k = 0) {
+        const uint32_t word = are_nibbles ? word_at(line + 4 * row) : 0;
+        for (; k < form->line_k && i < count; k++, i++)
+            codes[i] = are_nibbles ? (uint8_t)(word >> nibble_bit(k) & 15) : code_at(form, line, row, k);
+    }
+}
+
 static float code_value(const struct panel_form *form, uint8_t code, int zero)
 {
     switch (form->encoding->code) {
@@ -344,14 +357,18 @@ void panel_read(const struct panel_form *form, const void *panels, uint64_t n, u
     }
     const uint8_t *panel = (const uint8_t *)panels + n / PANEL_ROWS * form_bytes(form, k);
     const uint64_t row = n % PANEL_ROWS;
+    enum { MOST_CODES = 256 };
     float factor = 1, scale = 1;
     int zero = 8;
     if (form->factor_bytes) memcpy(&factor, panel + row * sizeof factor, sizeof factor);
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t at = first + i;
-        if (form->group && (i == 0 || at % form->group == 0)) {
+    for (uint64_t done = 0, length; done < count; done += length) {
+        uint8_t codes[MOST_CODES];
+        const uint64_t at = first + done, left = count - done;
+        length = left < MOST_CODES ? left : MOST_CODES;
+        if (form->group) {
+            const uint64_t of_group = form->group - at % form->group, place = at / form->group % form->span_groups;
             const uint8_t *head = panel + span_offset(form, at);
-            const uint64_t place = at / form->group % form->span_groups;
+            length = length < of_group ? length : of_group;
             scale = scale_at(form, head + scale_index(form, row, place) * (form->scale_bytes / PANEL_ROWS));
             if (encoding->scale == SCALE_E4M3) scale *= 0x1p-8f;
             if (encoding->zeros) {
@@ -360,6 +377,7 @@ void panel_read(const struct panel_form *form, const void *panels, uint64_t n, u
                     (int)bits_at(head + form->span_groups * form->scale_bytes, at_zero, encoding->bits == 8 ? 255 : 15);
             }
         }
-        values[i] = code_value(form, panel_code(form, panel, row, at), zero) * scale * factor;
+        read_codes(form, panel, row, at, length, codes);
+        for (uint64_t i = 0; i < length; i++) values[done + i] = code_value(form, codes[i], zero) * scale * factor;
     }
 }

@@ -38,6 +38,22 @@ static uint8_t expected_code(const struct panel_form *form, const struct coded_r
     return group > last ? 0 : row->zeros[group];
 }
 
+/* A row read at once, in odd parts and one by one. */
+static void check_parts(const struct panel_form *form, const uint8_t *panel, uint64_t index, uint64_t k)
+{
+    enum { MOST_K = 1100, PART = 37 };
+    float whole[MOST_K], parts[MOST_K], one;
+    assert_true(k <= MOST_K);
+    panel_read(form, panel, index, k, 0, k, whole);
+    for (uint64_t first = 0; first < k; first += PART)
+        panel_read(form, panel, index, k, first, k - first < PART ? k - first : PART, parts + first);
+    assert_memory_equal(whole, parts, k * sizeof *whole);
+    for (uint64_t at = 0; at < k; at++) {
+        panel_read(form, panel, index, k, at, 1, &one);
+        assert_memory_equal(&whole[at], &one, sizeof one);
+    }
+}
+
 static void check_codes(const struct panel_form *form, uint64_t k, uint64_t bytes)
 {
     struct test_memory memory = {0};
@@ -49,6 +65,7 @@ static void check_codes(const struct panel_form *form, uint64_t k, uint64_t byte
         fill_row(form, k, &rows[index]);
         if (is_packed(index)) panel_pack_coded(form, &rows[index], index, k, panel.data);
     }
+    for (uint64_t index = 0; index < PANEL_ROWS; index++) check_parts(form, panel.data, index, k);
     for (uint64_t index = 0; index < PANEL_ROWS; index++)
         for (uint64_t at = 0; at < k || at % form->line_k; at++) {
             const uint8_t found = panel_code(form, panel.data, index, at),
