@@ -315,12 +315,16 @@ uint8_t panel_code(const struct panel_form *form, const uint8_t *panel, uint64_t
 static void read_codes(const struct panel_form *form, const uint8_t *panel, uint64_t row, uint64_t first,
                        uint64_t count, uint8_t *codes)
 {
-    const bool are_nibbles = !form->fragments && form->encoding->bits == 4; /* of one word a line */
+    const bool are_nibbles = form->encoding->bits == 4,
+               have_words =
+                   !form->fragments && (are_nibbles || form->encoding->code == CODE_INT8); /* one in each line */
     const uint8_t *line = panel + line_offset(form, first);
     for (uint64_t i = 0, k = first % form->line_k; i < count; line += form->line_k * form->k_bytes, k = 0) {
-        const uint32_t word = are_nibbles ? word_at(line + 4 * row) : 0;
+        const uint32_t word = have_words ? word_at(line + 4 * row) : 0;
         for (; k < form->line_k && i < count; k++, i++)
-            codes[i] = are_nibbles ? (uint8_t)(word >> nibble_bit(k) & 15) : code_at(form, line, row, k);
+            codes[i] = !have_words   ? code_at(form, line, row, k)
+                       : are_nibbles ? (uint8_t)(word >> nibble_bit(k) & 15)
+                                     : (uint8_t)(word >> 8 * k);
     }
 }
 
