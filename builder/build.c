@@ -80,16 +80,16 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     const bool routes = cuda && build->has_routed_matmul && build->checkpoint.config.experts.count;
     if ((build->has_weights && !column_orders_open(&build->orders, &build->checkpoint, status)) ||
         !build_choose_joins(build, status) ||
-        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, status) ||
+        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, true, status) ||
         (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
-                                   status)) ||
+                                   true, status)) ||
         (routes && !build_make_graph(build, &build->router_batch, build->target, PLAN_DECODE, GRAPH_ROUTER_BATCH,
-                                     compute, status)) ||
-        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, 0, compute, status) ||
+                                     compute, true, status)) ||
+        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, 0, compute, true, status) ||
         (build->rows[PLAN_MIXED].count &&
-         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, 0, compute, status)) ||
+         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, 0, compute, true, status)) ||
         (build->rows[PLAN_VERIFY].count &&
-         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, 0, compute, status)))
+         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, 0, compute, true, status)))
         return false;
     if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
                            : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))

@@ -48,19 +48,19 @@ static void init_graph(const struct build *build, struct graph *graph, enum engi
 }
 
 /* Dumps show the engine's graphs. */
-static bool run_build_passes(const struct build *build, struct graph *graph, struct status *status)
+static bool run_build_passes(const struct build *build, struct graph *graph, bool is_engines, struct status *status)
 {
-    const char *dump_after = graph->target == build->target ? build->options->dump_after : NULL;
+    const char *dump_after = is_engines ? build->options->dump_after : NULL;
     return run_passes(graph, dump_after, build->options->out, status);
 }
 
 /* The engine's graphs; those of the unquantised model that it is compared with form a scale for each row. */
-static bool import(struct build *build, struct graph *graph, struct status *status)
+static bool import(struct build *build, struct graph *graph, bool is_engines, struct status *status)
 {
     if (!import_graph(graph, status) ||
         !column_orders_add(graph, &build->orders, &build->checkpoint, &build->options->types, status))
         return false;
-    return graph->target != build->target || build->lowering.kv_dtype != ENCODING_E4M3_CHANNEL ||
+    return !is_engines || build->lowering.kv_dtype != ENCODING_E4M3_CHANNEL ||
            cache_scales_add(graph, &build->checkpoint, &build->scaled_layers, status);
 }
 
@@ -105,13 +105,13 @@ bool build_choose_joins(struct build *build, struct status *status)
 }
 
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      uint32_t most_rows, enum encoding_id rounds_to, struct status *status)
+                      uint32_t most_rows, enum encoding_id rounds_to, bool is_engines, struct status *status)
 {
     init_graph(build, graph, target, kind);
     if (target == TARGET_CPU) graph->rounds_to = rounds_to;
     graph->small_batch = most_rows == GRAPH_SMALL_BATCH;
     graph->router_batch = most_rows == GRAPH_ROUTER_BATCH;
-    return import(build, graph, status) && run_build_passes(build, graph, status);
+    return import(build, graph, is_engines, status) && run_build_passes(build, graph, is_engines, status);
 }
 
 bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, enum dtype codes,
@@ -119,6 +119,6 @@ bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum p
 {
     init_graph(build, graph, TARGET_CUDA, kind);
     graph->input_codes = codes;
-    return import(build, graph, status) && share_encodings(graph, &build->decode, status) &&
-           run_build_passes(build, graph, status) && share_weights(graph, &build->decode, status);
+    return import(build, graph, true, status) && share_encodings(graph, &build->decode, status) &&
+           run_build_passes(build, graph, true, status) && share_weights(graph, &build->decode, status);
 }

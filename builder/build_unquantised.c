@@ -99,7 +99,7 @@ static bool begin_model(struct build *build, struct own_model *model, enum engin
                         const struct weight_types *types, enum encoding_id rounds_to, struct status *status)
 {
     model->manifest = build->manifest;
-    return build_make_graph(build, &model->graph, target, PLAN_DECODE, 0, rounds_to, status) &&
+    return build_make_graph(build, &model->graph, target, PLAN_DECODE, 0, rounds_to, false, status) &&
            bind_weights(&model->graph, &build->checkpoint, types, status) &&
            plan_weights(&model->graph, &model->manifest.weights_bytes, status);
 }
@@ -294,7 +294,7 @@ bool build_find_accuracy(struct build *build, const uint8_t *weights, struct sta
     bool ok = !tries_gpu || measure_on_gpu(build, &measured, status);
     if (!ok) { /* the processor may do: it has other memory and other kernels */
         if (status->code != STATUS_MACHINE)
-            progress_warn(&build->progress, "%s; the accuracy of the weights is measured on the processor",
+            progress_warn(&build->progress, "the accuracy of the weights is measured on the processor: %s",
                           status->message);
         status_clear(status);
         ok = true;

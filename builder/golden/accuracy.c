@@ -17,7 +17,7 @@ struct comparison {
 
 struct measurement {
     const struct accuracy_runner *models[MODELS];
-    uint32_t rows, tokens; /* sequences, tokens of each */
+    uint32_t rows, tokens, texts; /* sequences, tokens of each, how many times */
     uint64_t vocab;
     int32_t *step_tokens, *slots, *positions; /* [rows] */
     struct comparison *comparisons;           /* [rows] */
@@ -63,8 +63,12 @@ static void finish_rows(void *argument, struct team_member *member)
     }
 }
 
-static bool run_tokens(struct measurement *m, struct team *team, struct progress *progress, struct status *status)
+/* Sequences of one text each, from their first token on. */
+static bool run_texts(struct measurement *m, const struct manifest *manifest, uint32_t number, struct team *team,
+                      struct progress *progress, struct status *status)
 {
+    for (uint32_t row = 0; row < m->rows; row++)
+        m->step_tokens[row] = cpu_replay_first_token(manifest, number * m->rows + row);
     for (uint32_t t = 0; t < m->tokens; t++) {
         for (uint32_t row = 0; row < m->rows; row++) m->positions[row] = (int32_t)t;
         const struct golden_step step = {.count = m->rows,
@@ -80,12 +84,12 @@ static bool run_tokens(struct measurement *m, struct team *team, struct progress
             m->kl += m->comparisons[row].kl;
             m->agreed += m->comparisons[row].agrees;
         }
-        if (progress) progress_update(progress, t + 1, m->tokens, NULL);
+        if (progress) progress_update(progress, number * m->tokens + t + 1, (uint64_t)m->texts * m->tokens, NULL);
     }
     return true;
 }
 
-static bool begin(struct measurement *m, const struct manifest *manifest, struct status *status)
+static bool begin(struct measurement *m, struct status *status)
 {
     m->step_tokens = calloc(m->rows, sizeof *m->step_tokens);
     m->slots = calloc(m->rows, sizeof *m->slots);
@@ -93,28 +97,28 @@ static bool begin(struct measurement *m, const struct manifest *manifest, struct
     m->comparisons = calloc(m->rows, sizeof *m->comparisons);
     if (!m->step_tokens || !m->slots || !m->positions || !m->comparisons)
         return status_fail(status, STATUS_MACHINE, "out of memory");
-    for (uint32_t row = 0; row < m->rows; row++) {
-        m->slots[row] = (int32_t)row;
-        m->step_tokens[row] = cpu_replay_first_token(manifest, row);
-    }
+    for (uint32_t row = 0; row < m->rows; row++) m->slots[row] = (int32_t)row;
     return true;
 }
 
 bool measure_accuracy(const struct accuracy_runner *unquantised, const struct accuracy_runner *quantised,
-                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, struct team *team,
-                      struct progress *progress, struct manifest_accuracy *accuracy, struct status *status)
+                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, uint32_t texts,
+                      struct team *team, struct progress *progress, struct manifest_accuracy *accuracy,
+                      struct status *status)
 {
     struct measurement m = {.models = {unquantised, quantised},
                             .rows = rows,
                             .tokens = tokens,
+                            .texts = texts,
                             .vocab = manifest->geometry.vocab_size,
                             .random = 88172645463325252};
-    const bool ok = begin(&m, manifest, status) && run_tokens(&m, team, progress, status);
+    bool ok = begin(&m, status);
+    for (uint32_t text = 0; ok && text < texts; text++) ok = run_texts(&m, manifest, text, team, progress, status);
     free(m.step_tokens);
     free(m.slots);
     free(m.positions);
     free(m.comparisons);
-    const uint64_t count = (uint64_t)rows * tokens;
+    const uint64_t count = (uint64_t)rows * tokens * texts;
     if (ok)
         *accuracy = (struct manifest_accuracy){.tokens = count,
                                                .kl = m.kl / (double)count,

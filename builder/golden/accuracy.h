@@ -13,11 +13,12 @@ struct accuracy_runner {
     void *context;
 };
 
-/* Runs both models over texts that the unquantised one draws (temperature 1, the same for every build of this kind of machine): `rows`
- * sequences, in slots 0 and on, of `tokens` tokens. For each token the distance is the Kullback-Leibler divergence of the quantised
+/* Runs both models over texts that the unquantised one draws (temperature 1, the same for every build of this kind of machine), `texts` times
+ * one after the other: `rows` sequences, in slots 0 and on, of `tokens` tokens. For each token the distance is the Kullback-Leibler divergence of the quantised
  * model's distribution from the other's, in nats. `manifest`: of either; `team` compares and draws. */
 bool measure_accuracy(const struct accuracy_runner *unquantised, const struct accuracy_runner *quantised,
-                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, struct team *team,
-                      struct progress *progress, struct manifest_accuracy *accuracy, struct status *status);
+                      const struct manifest *manifest, uint32_t rows, uint32_t tokens, uint32_t texts,
+                      struct team *team, struct progress *progress, struct manifest_accuracy *accuracy,
+                      struct status *status);
 
 #endif

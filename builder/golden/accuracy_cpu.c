@@ -50,7 +50,7 @@ bool measure_accuracy_cpu(const struct accuracy_model *unquantised, const struct
     const bool ok = open_run(&expected, unquantised, tokens, team, isa, status) &&
                     open_run(&found, quantised, tokens, team, isa, status) &&
                     measure_accuracy(&runners[0], &runners[1], quantised->manifest, quantised->plan->header.rows,
-                                     tokens, team, progress, accuracy, status);
+                                     tokens, 1, team, progress, accuracy, status);
     close_run(&expected);
     close_run(&found);
     return ok;

@@ -9,15 +9,14 @@
 #include "builder/golden/golden_cuda.h"
 #include "formats/base/checked.h"
 
-enum { ALL_TOKENS = 1024, LEAST_TOKENS = 16, MOST_TOKENS = 256 };
+enum { ALL_TOKENS = 1024, MOST_TOKENS = 256 };
 
 /* Tokens of each sequence. */
 static uint32_t count_tokens(const struct plan_geometry *geometry, uint32_t rows)
 {
-    uint64_t tokens = ALL_TOKENS / rows;
-    if (tokens < LEAST_TOKENS) tokens = LEAST_TOKENS;
-    if (tokens > MOST_TOKENS) tokens = MOST_TOKENS;
-    return (uint32_t)(tokens < geometry->max_context ? tokens : geometry->max_context);
+    const uint64_t most = geometry->max_context < MOST_TOKENS ? geometry->max_context : MOST_TOKENS;
+    const uint64_t tokens = ALL_TOKENS / rows;
+    return (uint32_t)(tokens > most ? most : tokens > 0 ? tokens : 1);
 }
 
 bool accuracy_cuda_bytes(const struct manifest *manifest, uint32_t rows, uint64_t *bytes)
@@ -81,11 +80,12 @@ bool measure_accuracy_cuda(const struct accuracy_gpu_model *unquantised, const s
 {
     const struct manifest *manifest = quantised->rig->manifest;
     const uint32_t rows = quantised->plan->header.rows, tokens = count_tokens(&manifest->geometry, rows);
+    const uint32_t texts = (ALL_TOKENS + rows * tokens - 1) / (rows * tokens);
     struct gpu_run expected = {0}, found = {0};
     const struct accuracy_runner runners[] = {{replay, &expected}, {replay, &found}};
     const bool ok =
         open_run(&expected, unquantised, tokens, status) && open_run(&found, quantised, tokens, status) &&
-        measure_accuracy(&runners[0], &runners[1], manifest, rows, tokens, team, progress, accuracy, status);
+        measure_accuracy(&runners[0], &runners[1], manifest, rows, tokens, texts, team, progress, accuracy, status);
     close_run(&found); /* the context that was entered last is left first */
     close_run(&expected);
     return ok;

@@ -18,7 +18,7 @@ struct accuracy_gpu_model {
 /* Bytes of GPU memory beside the weights that a model needs while it is measured with a plan of `rows` rows. */
 bool accuracy_cuda_bytes(const struct manifest *manifest, uint32_t rows, uint64_t *bytes);
 
-/* measure_accuracy with as many sequences as the plans have rows, about a thousand tokens in all, at most 256 of each. Requires: plans of equal rows. */
+/* measure_accuracy with as many sequences as the plans have rows, at least 1024 tokens in all, at most 256 of each. Requires: plans of equal rows. */
 bool measure_accuracy_cuda(const struct accuracy_gpu_model *unquantised, const struct accuracy_gpu_model *quantised,
                            struct team *team, struct progress *progress, struct manifest_accuracy *accuracy,
                            struct status *status);

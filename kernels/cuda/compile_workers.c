@@ -142,7 +142,8 @@ bool compile_workers_compile(struct compile_workers *workers, int number, const 
         lose(workers, number);
         return false;
     }
-    *is_lost = false;
+    /* Without memory or compiler there: here there may be both. */
+    *is_lost = answer.code == STATUS_MACHINE;
     if (answer.code != STATUS_OK) {
         status_fail(status, (enum status_code)answer.code, "%s", data);
         free(data);
@@ -166,24 +167,22 @@ static bool compile_one(struct nvrtc *nvrtc, struct request *request, void **cub
 }
 
 /* As nvrtc_open in the main process: the cache only saves time. */
-static struct nvrtc *open_compiler(const struct device_source *sources, size_t source_count, const char *cache,
-                                   struct status *status)
+static struct nvrtc *open_compiler(const struct device_source *sources, size_t source_count, const char *cache)
 {
-    struct nvrtc *nvrtc = *cache ? nvrtc_open(sources, source_count, cache, status) : NULL;
-    status_clear(status);
-    return nvrtc ? nvrtc : nvrtc_open(sources, source_count, NULL, status);
+    struct status status = {0}; /* the main process has told why */
+    struct nvrtc *nvrtc = *cache ? nvrtc_open(sources, source_count, cache, &status) : NULL;
+    return nvrtc ? nvrtc : nvrtc_open(sources, source_count, NULL, &status);
 }
 
 int compile_worker_run(const struct device_source *sources, size_t source_count, const char *cache)
 {
     struct request request;
-    struct status opened = {0};
-    struct nvrtc *nvrtc = open_compiler(sources, source_count, cache, &opened);
-    while (receive_all(STDIN_FILENO, &request, sizeof request)) {
-        struct status status = opened;
+    struct nvrtc *nvrtc = open_compiler(sources, source_count, cache);
+    while (nvrtc && receive_all(STDIN_FILENO, &request, sizeof request)) {
+        struct status status = {0};
         void *cubin = NULL;
         size_t size = 0;
-        const bool ok = nvrtc && compile_one(nvrtc, &request, &cubin, &size, &status);
+        const bool ok = compile_one(nvrtc, &request, &cubin, &size, &status);
         const void *data = ok ? cubin : status.message;
         const struct answer answer = {.code = ok ? STATUS_OK : (int32_t)status.code,
                                       .bytes = ok ? size : strlen(status.message)};

@@ -17,8 +17,8 @@ struct compile_workers *compile_workers_start(const char *program, const char *f
 void compile_workers_stop(struct compile_workers *workers);
 int compile_workers_count(const struct compile_workers *workers); /* of NULL 0 */
 
-/* As nvrtc_compile, by worker `number`, which one thread uses at a time. *is_lost: the process has ended or does not follow the protocol,
- * and nothing was compiled; the caller compiles by itself. */
+/* As nvrtc_compile, by worker `number`, which one thread uses at a time. *is_lost: the process has ended, does not follow the protocol or
+ * lacks what it needs, and nothing was compiled; the caller compiles by itself. */
 bool compile_workers_compile(struct compile_workers *workers, int number, const struct device_kernel *kernel,
                              const int64_t *params, int capability, void **cubin, size_t *size, bool *is_lost,
                              struct status *status);

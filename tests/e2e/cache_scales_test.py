@@ -236,6 +236,16 @@ class CacheScales(ReferenceTest):
                         self.assertEqual("kv_scales" in line, expected, line)
                 self.assertIn("selftest passed", succeed([ENGRUN, engine, "--selftest"], env=environment).stdout)
 
+    def test_accuracy_of_cuda(self):
+        """The model in bf16 beside the engine has no scales of its cache; the kernels of this driver find the same for both."""
+        folder, _ = next(self.checkpoints())
+        engine = os.path.join(self.folder, "m.eng")
+        report = output_json([ENGBUILD, "--model", folder, "--lean", "-o", engine, "--tune", "off", "--tuning-cache", "none", "--max-batch",
+                              "4", "--batch-sizes", "4", "--prefill-chunks", "16", "--dtype", "int8", "--json"], env=FAKE)
+        info = output_json([ENGINFO, engine, "--json"])
+        self.assertEqual(info["manifest"]["kv_cache"]["dtype"], "e4m3_channel")
+        self.assertEqual((report["accuracy"]["tokens"], report["accuracy"]["kl"]), (1024, 0))
+
     def test_bad_scales(self):
         for number in (0.0, -1.0, math.inf, math.nan):
             name = "model.layers.1.self_attn.v_scale"

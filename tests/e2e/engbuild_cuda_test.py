@@ -91,6 +91,8 @@ class CudaBuild(unittest.TestCase):
                 self.assertEqual(sorted(name for name in os.listdir(self.folder) if "quantised" in name), [])
         dumped = self.build("d.eng", "--dry-run", "--dtype", "int4", "--dump-after", "dead_code", common=LEAN).stdout
         self.assertEqual(dumped.count("rope_table"), 3) # of the engine's graphs alone
+        dumped = self.build("d.eng", "--dtype", "int4", "--tune", "off", "--dump-after", "dead_code", common=LEAN).stdout
+        self.assertEqual(dumped.count("rope_table"), 3)
 
     def test_kv_cache_of_8_bits(self):
         plain = json.loads(self.build("p.eng", "--json", "--tune", "off").stdout)
@@ -242,8 +244,29 @@ class CudaBuild(unittest.TestCase):
                 report = json.loads(self.build("m.eng", "--json", "--dtype", "int4", *more, "--tune", "off", common=LEAN).stdout)
                 accuracy = report["accuracy"]
                 self.assertEqual("calibration_tokens" in accuracy, "--calibrate" in more)
-                self.assertEqual((accuracy["tokens"], accuracy["kl"], accuracy["top1"]), (512, 0, 1)) # four sequences
+                self.assertEqual((accuracy["tokens"], accuracy["kl"], accuracy["top1"]), (1024, 0, 1)) # four sequences, twice
                 self.assertEqual(sorted(name for name in os.listdir(self.folder) if "quantised" in name), [])
+
+    @sanitized_elsewhere
+    def test_accuracy_on_the_gpu_of_few_rows(self):
+        """At least 1024 tokens; the context has 128."""
+        for sizes, tokens in (("1", 1024), ("1,2", 1024), ("1,8", 1024)):
+            report = json.loads(self.build("m.eng", "--json", "--dtype", "int8", "--tune", "off", "--batch-sizes", sizes, "--max-batch",
+                                           "8").stdout)
+            self.assertEqual((report["accuracy"]["tokens"], report["accuracy"]["kl"]), (tokens, 0), sizes)
+
+    @sanitized_elsewhere
+    def test_accuracy_without_a_kernel_for_the_gpu(self):
+        """The model in bf16 needs kernels that the engine has not; where they do not compile the processor measures."""
+        common = ["--json", "--dtype", "int8", "--tune", "off", "--threads", "1", "--tuning-cache", "none"]
+        on_cpu = json.loads(self.build("c.eng", *common, env=LITTLE).stdout)["accuracy"]
+        for most in range(1, 200): # the engine's kernels, then the other model's
+            result = run([ENGBUILD, "--model", FABLES, "-o", self.path("m.eng"), *LEAN, *common], env={**FAKE, "FAKE_NVRTC_MOST": str(most)})
+            if result.rc == 0:
+                break
+        self.assertEqual(result.rc, 0)
+        self.assertIn("the accuracy of the weights is measured on the processor", result.stderr)
+        self.assertEqual(json.loads(result.stdout)["accuracy"], on_cpu)
 
     @sanitized_elsewhere
     def test_calibrated_codes(self):
