@@ -322,9 +322,9 @@ static void read_codes(const struct panel_form *form, const uint8_t *panel, uint
     for (uint64_t i = 0, k = first % form->line_k; i < count; line += form->line_k * form->k_bytes, k = 0) {
         const uint32_t word = have_words ? word_at(line + 4 * row) : 0;
         for (; k < form->line_k && i < count; k++, i++)
-            codes[i] = !have_words   ? code_at(form, line, row, k)
-                       : are_nibbles ? (uint8_t)(word >> nibble_bit(k) & 15)
-                                     : (uint8_t)(word >> 8 * k);
+            codes[i] = (uint8_t)(!have_words   ? code_at(form, line, row, k)
+                                 : are_nibbles ? word >> nibble_bit(k) & 15
+                                               : word >> 8 * k);
     }
 }
 
