@@ -20,9 +20,10 @@ void server_answer_begin(struct server_answer *answer, const struct server_diale
     }
 }
 
-void server_answer_bind(struct server_answer *answer)
+void server_answer_bind(struct server_answer *answer, bool is_json)
 {
     answer->is_bound = true;
+    answer->is_json = is_json;
     answer->skip_space = false;
     if (answer->state == SERVER_ANSWER_THOUGHT) answer->state = SERVER_ANSWER_TEXT;
 }
@@ -131,6 +132,7 @@ static void find_beginning(const struct server_answer *answer, struct beginning 
 
 static void drop_rest(struct server_answer *answer)
 {
+    answer->has_dropped = true;
     answer->used = answer->held.size;
     answer->space.size = 0;
 }
@@ -315,7 +317,7 @@ static bool is_end_of_calls(const struct server_answer *answer)
     return answer->after_call && !strstr(left, "$!") && !strstr(left, "$)");
 }
 
-/* Appends the complete calls of a list that is cut. */
+/* Appends the complete calls of a list that is cut. If they are none, all is content. */
 static bool take_whole_calls(struct server_answer *answer, struct server_parts *parts)
 {
     struct server_buffer list = {0};
@@ -328,18 +330,40 @@ static bool take_whole_calls(struct server_answer *answer, struct server_parts *
         *span = (struct server_span){0, list.size};
         const enum server_calls added = take_calls(answer, list.data, parts);
         answer->after_call = answer->after_call || added == SERVER_CALLS_ADDED;
+        answer->is_start = answer->is_start && added != SERVER_CALLS_ADDED;
+        if (added == SERVER_CALLS_NONE) answer->state = SERVER_ANSWER_PLAIN;
         ok = added != SERVER_CALLS_NO_MEMORY;
     }
     server_buffer_free(&list);
     return ok;
 }
 
-/* Whether the rest is a part of a call: what follows calls, all where calls are required, and what has the marker of one. */
-static bool is_part_of_call(const struct server_answer *answer)
+static bool has_prefix(const struct server_answer *answer, const char *prefix)
 {
-    const bool is_pattern = answer->state == SERVER_ANSWER_PATTERN;
-    return answer->is_required || (answer->after_call && rest_size(answer)) ||
-           (is_pattern && !answer->is_start && strstr(answer->match.pattern, "$!"));
+    return rest_size(answer) >= strlen(prefix) && memcmp(rest(answer), prefix, strlen(prefix)) == 0;
+}
+
+/* Whether the rest, with which a marker may begin, is no text: it has a special token, follows calls or other markers, or is no JSON where
+ * a text would be that. */
+static bool is_part_of_marker(const struct server_answer *answer)
+{
+    static const char bar[] = "\xef\xbd\x9c"; /* of DeepSeek's special tokens */
+    const char *text = rest(answer);
+    const size_t size = rest_size(answer);
+    if (!size) return false;
+    const bool has_token =
+        (has_prefix(answer, "<|") && memchr(text, '>', size)) || memmem(text, size, bar, strlen(bar));
+    const bool is_header = has_prefix(answer, " to=") && (answer->skip_space || !answer->has_content);
+    return has_token || is_header || answer->after_call || (answer->is_json && text[0] == '<');
+}
+
+/* Whether the rest is a part of a marker or of a call. */
+static bool is_markup(const struct server_answer *answer)
+{
+    const struct server_match *match = &answer->match;
+    if (answer->state == SERVER_ANSWER_TEXT && is_part_of_marker(answer)) return true;
+    return answer->is_required || (answer->state == SERVER_ANSWER_PATTERN && !answer->is_start &&
+                                   server_calls_may_be(match, rest(answer), rest_size(answer), answer->tools));
 }
 
 bool server_answer_finish(struct server_answer *answer, bool is_cut, struct server_parts *parts)
@@ -347,7 +371,7 @@ bool server_answer_finish(struct server_answer *answer, bool is_cut, struct serv
     const enum server_part_kind kind =
         answer->state == SERVER_ANSWER_THOUGHT ? SERVER_PART_REASONING : SERVER_PART_CONTENT;
     if (is_cut && !take_whole_calls(answer, parts)) return false;
-    if (is_cut && is_part_of_call(answer))
+    if (is_cut && is_markup(answer))
         drop_rest(answer);
     else if (answer->state == SERVER_ANSWER_PATTERN && is_end_of_calls(answer))
         answer->used = answer->held.size;

@@ -25,23 +25,26 @@ struct server_answer {
     struct server_match match;
     bool is_required;   /* all is an array of calls */
     bool is_bound;      /* all is either calls or content, as the first bytes tell */
+    bool is_json;       /* is_bound: the content is JSON */
     bool start_is_past; /* patterns of beginnings do not match any more */
     size_t next_start;  /* index of the first one that was not tried */
     bool is_start;      /* `match` is one of them */
     bool has_content;
-    bool skip_space; /* white space that comes next is dropped */
-    bool after_call; /* nothing but white space has come since a call */
+    bool skip_space;  /* white space that comes next is dropped */
+    bool after_call;  /* nothing but white space has come since a call */
+    bool has_dropped; /* the end of the answer, which was cut */
     size_t calls;
 };
 
 /* in_thought: the prompt ends with the beginning of reasoning. */
 void server_answer_begin(struct server_answer *answer, const struct server_dialect *dialect,
                          const struct server_tools *tools, bool in_thought);
-/* A grammar makes the answer, which has just begun, either calls or content. */
-void server_answer_bind(struct server_answer *answer);
+/* A grammar makes the answer, which has just begun, either calls or content, which is_json tells to be JSON. */
+void server_answer_bind(struct server_answer *answer, bool is_json);
 /* Both append the decided parts. False: out of memory. */
 bool server_answer_push(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts);
-/* is_cut: the limit of tokens or a stop string has ended the answer. A call that it has cut is left out, but for the arguments of a NAMED one. */
+/* is_cut: the limit of tokens or a stop string has ended the answer. A marker or a call of one of the tools that it has cut is left out, but for
+ * the arguments of a NAMED one. What may be text stays content: the beginning of a marker without a special token, a call of something else. */
 bool server_answer_finish(struct server_answer *answer, bool is_cut, struct server_parts *parts);
 /* Reads the text of one token, without its parts. *is_thought: it is of reasoning or of a marker of that. Once no reasoning can begin any
  * more, the answer is PLAIN and has no memory. False: out of memory. */

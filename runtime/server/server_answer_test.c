@@ -5,7 +5,7 @@
 #include "formats/base/test_support.h"
 
 static struct server_tools tools;
-static bool is_bound;
+static bool is_bound, is_json;
 static struct server_error error;
 
 static void use_tools(const char *choice)
@@ -49,7 +49,7 @@ static void check(const struct server_dialect *dialect, bool in_thought, const c
         struct server_answer answer;
         struct server_parts parts = {0}, all = {0};
         server_answer_begin(&answer, dialect, tools.list ? &tools : NULL, in_thought);
-        if (is_bound) server_answer_bind(&answer);
+        if (is_bound) server_answer_bind(&answer, is_json);
         for (size_t at = 0; at < size; at += piece)
             assert_true(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, &parts));
         assert_true(server_answer_finish(&answer, is_cut, &parts));
@@ -248,6 +248,52 @@ TEST(test_cut)
         {"<|tool_list_start|>", "<|tool_call_start|>[get(s='(', l=[1]), all_of-it(), get(s='x]",
          "{get {'s':'(','l':[1]}}{all_of-it {}}"},
         {"<|tool_call>call:", "a<|tool_call>call:get{a:<|'|>}", "a"},
+        /* The name tells whether a piece is content. */
+        {"<tool_call><arg_key>", "Wrap the name in <tool_call> tags", "Wrap the name in <tool_call> tags"},
+        {"<tool_call><arg_key>", "a <tool_call>ge", "a"},
+        {"<function=<parameter=<tool_call>", "Put it in <function=NAME>", "Put it in <function=NAME>"},
+        {"<function=<parameter=<tool_call>", "Put it in <function=all_of-it><param", "Put it in"},
+        {"<tool_call>", "So: <tool_call>{'foo': {'x': 1}, 'bar': ", "So: <tool_call>{'foo': {'x': 1}, 'bar': "},
+        {"<tool_call>", "<tool_call>{'name': 'got', 'argum", "<tool_call>{'name': 'got', 'argum"},
+        {"<tool_call>", "<tool_call>{'name': 'ge", ""},
+        {"<tool_call>", "<tool_call>{'name': 1, 'x", "<tool_call>{'name': 1, 'x"},
+        {"<tool_call>", "<tool_call>{'type': 'function', 'id': 1, 'function': {'name': 'get', 'a", ""},
+        {"<tool_call>", "<tool_call>{'id': 'get', 'function': {'name': 'got', 'a",
+         "<tool_call>{'id': 'get', 'function': {'name': 'got', 'a"},
+        {"<tool_call>", "<tool_call>{'arguments': {'got': 1", ""},
+        {"<tool_call>", "<tool_call>{'all_of-it': {'got': 1", ""},
+        {"<tool_call>", "<tool_call> [ {", ""},
+        {"<tool_call>", "<tool_call>[name", "<tool_call>[name"},
+        {"<TOOLCALL>", "<TOOLCALL>[{'name': 'got', 'arguments': {}}, {'na",
+         "<TOOLCALL>[{'name': 'got', 'arguments': {}}, {'na"},
+        {"<TOOLCALL>", "<TOOLCALL>[{'name': 'get', 'arguments': {}}, {'name': 'got', 'arguments': {}}, {'na",
+         "<TOOLCALL>[{'name': 'get', 'arguments': {}}, {'name': 'got', 'arguments': {}}, {'na"},
+        {"<|tool_list_start|>", "<|tool_call_start|>[got(s='x", "<|tool_call_start|>[got(s='x"},
+        {"<|tool_list_start|>", "<|tool_call_start|>[ge", ""},
+        {"<|tool_call_argument_begin|>",
+         "<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{'n", ""},
+        {"<|tool_call_argument_begin|>",
+         "<|tool_calls_section_begin|><|tool_call_begin|>functions.got:0<|tool_call_argument_begin|>{'n",
+         "<|tool_calls_section_begin|><|tool_call_begin|>functions.got:0<|tool_call_argument_begin|>{'n"},
+        {"<|tool_call:begin|>", "<|tool_calls|><|tool_call:begin|>7<|tool_call:name|>ge", ""},
+        /* Markers. */
+        {"<|channel|>analysis<|message|>",
+         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=fun", "(Hm.)"},
+        {"<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>I look.<|end|><|start|>", "I look."},
+        {"<|channel|>analysis<|message|>", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions",
+         "(Hm.)"},
+        {"<|channel|>analysis<|message|>", " to=functions", ""},
+        {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>Set it to=fun", "Set it to=fun"},
+        {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>a <", "a <"},
+        {"<|channel|>analysis<|message|>", "<|channel|>", ""},
+        {"<|channel|>analysis<|message|>", "<|channel|>analysis", ""},
+        {"<|channel|>analysis<|message|>", "<|channel|>final <|constrain|>json", ""},
+        {"<|tool_call>call:", "a<|tool_call>", "a"},
+        {"\xef\xbd\x9c"
+         "DSML\xef\xbd\x9c",
+         "a\n\n<\xef\xbd\x9c"
+         "DSML\xef\xbd\x9ctool",
+         "a"},
     };
     is_cut = true;
     use_tools("'auto'");
@@ -262,7 +308,24 @@ TEST(test_cut)
     check(NULL, true, "{\"n\":", "{get {\"n\":}");
     server_tools_free(&tools);
     check_template("<tool_call>", false, "<tool_call>{'na", "<tool_call>{'na");
+    check_template("<|channel|>analysis<|message|>", false, "<|channel|>anal", "");
     is_cut = false;
+}
+
+/* What begins as a marker is no JSON, but may be another text of a format. */
+TEST(test_cut_of_bound)
+{
+    static const char *const texts[] = {"<", "<tool", "<tool_call"};
+    is_bound = is_cut = true;
+    use_tools("'auto'");
+    for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
+        is_json = i % 2;
+        check_template("<tool_call></think>", false, texts[i / 2], is_json ? "" : texts[i / 2]);
+    }
+    check_template("<tool_call>", false, "{'a': '<tool", "{'a': '<tool");
+    check_template("[TOOL_CALLS]", false, "[", "[");
+    server_tools_free(&tools);
+    is_bound = is_cut = is_json = false;
 }
 
 TEST(test_forced)
@@ -394,7 +457,7 @@ static size_t count_thought(const char *signs, const char *choice, const char *t
     server_dialect_find(signs, &dialect);
     if (choice) use_tools(choice);
     server_answer_begin(&answer, &dialect, choice ? &tools : NULL, false);
-    if (is_bound) server_answer_bind(&answer);
+    if (is_bound) server_answer_bind(&answer, is_json);
     for (size_t i = 0; own[i]; i++) {
         bool is_thought;
         assert_true(server_answer_follow(&answer, own + i, 1, &is_thought));

@@ -188,3 +188,78 @@ enum server_calls server_calls_add(const struct server_found *found, const char 
         return add_value(server_python_calls(text + found->python.begin, found->python.size), tools, parts);
     return add_after_name(found, text, tools, parts);
 }
+
+/* ---- calls that are cut ---- */
+
+/* Whether they are the same; !is_whole: or the text is the beginning of the word. */
+static bool is_word(const char *text, size_t size, bool is_whole, const char *word)
+{
+    const size_t length = strlen(word);
+    return (is_whole ? size == length : size <= length) && memcmp(word, text, size) == 0;
+}
+
+static bool is_tool(const char *name, size_t size, bool is_whole, const struct server_tools *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools->list); i++) {
+        const json_t *own = json_object_get(json_object_get(json_array_get(tools->list, i), "function"), "name");
+        if (is_word(name, size, is_whole, json_string_value(own))) return true;
+    }
+    return false;
+}
+
+static bool is_member(const char *key, size_t size, bool is_whole, const char *const *members, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_word(key, size, is_whole, members[i])) return true;
+    return false;
+}
+
+/* Whether nothing but these bytes are in the text. */
+static bool has_only(const char *text, size_t size, const char *bytes)
+{
+    for (size_t i = 0; i < size; i++)
+        if (!text[i] || !strchr(bytes, text[i])) return false;
+    return true;
+}
+
+/* The first member that no call has, or the name of the first call, tells. */
+static bool may_be_json(const char *text, size_t size, const struct server_tools *tools)
+{
+    static const char *const names[] = {"name", "tool_name"}, *const places[] = {"arguments", "parameters"},
+                             *const others[] = {"function", "id", "type", "tool_call_id"};
+    const char *const end = text + size;
+    bool is_name = false;
+    for (const char *at = text, *quote; at < end; at++) {
+        if (!(quote = memchr(at, '"', (size_t)(end - at)))) return at > text || has_only(text, size, "[{ \n\t\r");
+        const bool is_key = memchr(at, '{', (size_t)(quote - at)) || memchr(at, ',', (size_t)(quote - at));
+        const char *word = quote + 1, *close = memchr(word, '"', (size_t)(end - word));
+        const size_t length = (size_t)((close ? close : end) - word);
+        if (is_name) return is_tool(word, length, close, tools);
+        is_name = is_key && is_member(word, length, close, names, 2);
+        if (is_key && is_member(word, length, close, places, 2)) return true;
+        if (is_key && !is_name && !is_member(word, length, close, others, 4))
+            return is_tool(word, length, close, tools);
+        if (!close) return true;
+        at = close;
+    }
+    return true;
+}
+
+bool server_calls_may_be(const struct server_match *match, const char *text, size_t size,
+                         const struct server_tools *tools)
+{
+    const char *element = match->pattern + match->element, *rest = text + match->at;
+    const struct server_found *found = &match->found;
+    const size_t left = size - match->at;
+    struct server_span name = found->name;
+    if (strncmp(element, "$name", 5) == 0) return is_tool(rest, left, false, tools);
+    if (strncmp(element, "$calls", 6) == 0) return may_be_json(rest, left, tools);
+    if (strncmp(element, "$python", 7) == 0) {
+        size_t begin = 0, end;
+        while (begin < left && strchr("[ \n", rest[begin])) begin++;
+        for (end = begin; end < left && rest[end] != '(';) end++;
+        return is_tool(rest + begin, end - begin, end < left, tools);
+    }
+    if (found->id.size && !strstr(match->pattern, "$name")) name = name_in_id(found->id, text);
+    return !name.size || is_tool(text + name.begin, name.size, true, tools);
+}

@@ -18,6 +18,11 @@ enum server_calls {
 enum server_calls server_calls_add(const struct server_found *found, const char *text, const struct server_tools *tools,
                                    struct server_parts *parts);
 
+/* Whether a pattern that the end of the text has cut may become a call of one of the tools: it has the name of one, or
+ * none so far. `match` is of the text, which has ended within the pattern. */
+bool server_calls_may_be(const struct server_match *match, const char *text, size_t size,
+                         const struct server_tools *tools);
+
 /* Whether such an argument becomes a string: the function's schema allows strings alone, or strings and null. */
 bool server_calls_is_string(const json_t *function, const char *key);
 

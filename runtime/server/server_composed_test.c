@@ -215,7 +215,7 @@ static bool check_answer(const struct server_dialect *dialect, const struct serv
     struct server_parts parts = {0};
     const size_t size = strlen(text);
     server_answer_begin(&answer, dialect, tools, false);
-    server_answer_bind(&answer);
+    server_answer_bind(&answer, false);
     for (size_t at = 0; at < size; at += piece)
         assert_true(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, &parts));
     assert_true(server_answer_finish(&answer, false, &parts));
@@ -493,7 +493,7 @@ TEST(names_that_come_twice)
         struct server_parts parts = {0};
         server_dialect_find(cases[i].template_text, &dialect);
         server_answer_begin(&answer, &dialect, &tools, false);
-        server_answer_bind(&answer);
+        server_answer_bind(&answer, false);
         assert_true(server_answer_push(&answer, cases[i].answer, strlen(cases[i].answer), &parts));
         assert_true(server_answer_finish(&answer, false, &parts));
         server_answer_free(&answer);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/base/json.h"
+#include "runtime/server/server_buffer.h"
 
 bool server_convert_wrong(struct server_error *error, const char *param, const char *expected, const json_t *found)
 {
@@ -27,6 +28,21 @@ bool server_convert_put(json_t *object, const char *name, json_t *value, struct 
 bool server_convert_add(json_t *array, json_t *value, struct server_error *error)
 {
     return json_add(array, value) || server_fail_memory(error);
+}
+
+json_t *server_convert_join(const json_t *strings, struct server_error *error)
+{
+    struct server_buffer text = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < json_array_size(strings); i++) {
+        const json_t *string = json_array_get(strings, i);
+        ok = (!i || server_buffer_text(&text, "\n")) &&
+             server_buffer_add(&text, json_string_value(string), json_string_length(string));
+    }
+    json_t *joined = ok ? json_stringn(text.data ? text.data : "", text.size) : NULL;
+    server_buffer_free(&text);
+    if (!joined) server_fail_memory(error);
+    return joined;
 }
 
 bool server_convert_members(const char *param, const json_t *object, const char *const *names, size_t count,

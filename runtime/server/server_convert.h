@@ -44,5 +44,7 @@ json_t *server_convert_get(const json_t *object, const char *name);
 /* Takes the reference of `value`; NULL, or no memory for it: 503. */
 bool server_convert_put(json_t *object, const char *name, json_t *value, struct server_error *error);
 bool server_convert_add(json_t *array, json_t *value, struct server_error *error);
+/* The strings of an array, with line feeds between them. Owned; NULL: out of memory. */
+json_t *server_convert_join(const json_t *strings, struct server_error *error);
 
 #endif

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_input.h"
 
+#include <time.h>
+
 #include "formats/base/test_support.h"
+#include "runtime/server/server_buffer.h"
 
 static struct server_request request;
 static struct server_error error;
@@ -127,6 +130,39 @@ TEST(test_responses)
     accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 0}");
     assert_false(request.wants_logprobs);
     server_request_free(&request);
+}
+
+/* A text for each of many thoughts of one message: the time is linear in them. */
+TEST(test_many_thoughts)
+{
+    enum { COUNT = 20000, MOST_SECONDS = 2 };
+    static const struct {
+        enum server_shape shape;
+        const char *begin, *one, *end;
+    } cases[] = {
+        {SERVER_MESSAGES, "{'max_tokens': 1, 'messages': [{'role': 'assistant', 'content': [",
+         "{'type': 'thinking', 'thinking': 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy'}",
+         "]}, {'role': 'user', 'content': 'q'}]}"},
+        {SERVER_RESPONSES, "{'input': [{'type': 'reasoning', 'id': 'r', 'summary': [], 'content': [",
+         "{'type': 'reasoning_text', 'text': 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy'}",
+         "]}, {'role': 'user', 'content': 'q'}]}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct server_buffer text = {0};
+        server_buffer_text(&text, test_json(cases[i].begin));
+        for (int one = 0; one < COUNT; one++) {
+            if (one) server_buffer_text(&text, ",");
+            server_buffer_text(&text, test_json(cases[i].one));
+        }
+        server_buffer_text(&text, test_json(cases[i].end));
+        server_buffer_add(&text, "", 1);
+        const clock_t start = clock();
+        assert_true(read_text(cases[i].shape, false, text.data));
+        assert_true(clock() - start < (clock_t)MOST_SECONDS * CLOCKS_PER_SEC);
+        assert_non_null(strstr(request.variables, "yyy\\nyyy"));
+        server_request_free(&request);
+        server_buffer_free(&text);
+    }
 }
 
 #define ASK "'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'x'}]"

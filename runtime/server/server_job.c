@@ -283,6 +283,7 @@ static bool choose_voice(const struct server_voice *voice, struct server_job *jo
         return server_tools_format(&request->tools, &request->format, error);
     }
     job->is_bound = request->format.field && server_tools_are_active(&request->tools);
+    job->is_json = request->format.kind == ENG_GRAMMAR_JSON_SCHEMA || request->format.kind == ENG_GRAMMAR_JSON_OBJECT;
     if (request->is_chat && (!request->format.field || job->is_bound) &&
         (voice->dialect.thought || voice->dialect.name))
         job->voice = voice;
@@ -386,7 +387,7 @@ void server_job_begin_answer(const struct server_job *job, struct server_answer 
     const struct server_tools *tools = &job->request.tools;
     server_answer_begin(answer, job->voice ? &job->voice->dialect : NULL, server_tools_are_active(tools) ? tools : NULL,
                         job->in_thought);
-    if (job->is_bound) server_answer_bind(answer);
+    if (job->is_bound) server_answer_bind(answer, job->is_json);
 }
 
 bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts)

@@ -41,6 +41,7 @@ struct server_job {
     const struct server_voice *voice;
     bool in_thought;               /* the prompt ends with the beginning of reasoning */
     bool is_bound;                 /* a grammar makes the answer calls or content */
+    bool is_json;                  /* is_bound: the content is JSON */
     uint32_t max_new_tokens;       /* 0: until the context is full */
     struct server_choice *choices; /* owned [choice_count]; n for each prompt, in order */
     size_t choice_count;

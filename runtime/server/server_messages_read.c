@@ -21,23 +21,23 @@ static bool is_text(const json_t *value, const char *text)
 
 /* What the blocks of one message become; the lists and strings are owned. */
 struct blocks {
-    json_t *texts;   /* array of text parts */
-    json_t *calls;   /* array of calls */
-    json_t *thought; /* string; NULL: none */
+    json_t *texts;    /* array of text parts */
+    json_t *calls;    /* array of calls */
+    json_t *thoughts; /* array of strings */
 };
 
 static void free_blocks(struct blocks *blocks)
 {
     json_decref(blocks->texts);
     json_decref(blocks->calls);
-    json_decref(blocks->thought);
+    json_decref(blocks->thoughts);
     *blocks = (struct blocks){0};
 }
 
 static bool make_blocks(struct blocks *blocks, struct server_error *error)
 {
-    *blocks = (struct blocks){.texts = json_array(), .calls = json_array()};
-    return (blocks->texts && blocks->calls) || server_fail_memory(error);
+    *blocks = (struct blocks){.texts = json_array(), .calls = json_array(), .thoughts = json_array()};
+    return (blocks->texts && blocks->calls && blocks->thoughts) || server_fail_memory(error);
 }
 
 /* cache_control says what to keep for later requests, which the server does by itself. */
@@ -73,13 +73,7 @@ static bool read_thinking(const char *place, const json_t *block, struct blocks 
     json_t *thought = json_object_get(block, "thinking");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(thought)) return server_convert_wrong(error, place, "a string in \"thinking\"", thought);
-    /* Some models reason several times in an answer; templates have one text for that. */
-    json_t *all = blocks->thought
-                      ? json_sprintf("%s\n%s", json_string_value(blocks->thought), json_string_value(thought))
-                      : json_incref(thought);
-    json_decref(blocks->thought);
-    blocks->thought = all;
-    return all || server_fail_memory(error);
+    return server_convert_add(blocks->thoughts, json_incref(thought), error);
 }
 
 static bool read_tool_use(const char *place, const json_t *block, struct blocks *blocks, struct server_error *error)
@@ -102,15 +96,17 @@ static bool read_tool_use(const char *place, const json_t *block, struct blocks 
 /* Adds what the blocks have, and empties them. */
 static bool flush(const char *role, struct blocks *blocks, json_t *messages, struct server_error *error)
 {
-    const bool has_texts = json_array_size(blocks->texts), has_calls = json_array_size(blocks->calls);
+    const bool has_texts = json_array_size(blocks->texts), has_calls = json_array_size(blocks->calls),
+               has_thoughts = json_array_size(blocks->thoughts);
     bool ok = true;
-    if (has_texts || has_calls || blocks->thought) {
+    if (has_texts || has_calls || has_thoughts) {
         json_t *message =
             json_pack("{s:s, s:o}", "role", role, "content", has_texts ? json_incref(blocks->texts) : json_string(""));
         ok = message || server_fail_memory(error);
         if (ok && has_calls) ok = server_convert_put(message, "tool_calls", json_incref(blocks->calls), error);
-        if (ok && blocks->thought)
-            ok = server_convert_put(message, "reasoning_content", json_incref(blocks->thought), error);
+        /* Some models reason several times in an answer; templates have one text for that. */
+        if (ok && has_thoughts)
+            ok = server_convert_put(message, "reasoning_content", server_convert_join(blocks->thoughts, error), error);
         ok = ok && server_convert_add(messages, json_incref(message), error);
         json_decref(message);
     }

@@ -315,7 +315,7 @@ static bool push_token(struct server_response_items *items, const struct server_
               (!finish || server_answer_finish(answer, finish == SERVER_FINISH_LENGTH, &parts)) &&
               server_responses_parts(items, job, &parts, out);
     const bool is_marker = size && !answer->held.size && !answer->space.size;
-    if (parts.count || is_marker) items->logprobs.count = items->logprobs.ready = items->pending;
+    if (parts.count || is_marker || answer->has_dropped) items->logprobs.count = items->logprobs.ready = items->pending;
     items->characters += server_count_characters(text, size);
     server_parts_free(&parts);
     return ok;

@@ -144,20 +144,16 @@ static bool add_reasoning(const char *place, const json_t *item, struct input *i
         return server_convert_wrong(error, place, "an empty array in \"summary\"", summary);
     json_t *message = pending(input, "reasoning_content", error);
     if (!message) return false;
-    json_t *all = json_string("");
-    bool ok = all || server_fail_memory(error);
+    json_t *texts = json_array(), *all = NULL;
+    bool ok = texts || server_fail_memory(error);
     for (size_t i = 0; ok && i < json_array_size(content); i++) {
-        const json_t *text = json_object_get(json_array_get(content, i), "text");
-        if (!json_is_string(text)) {
-            ok = server_convert_wrong(error, place, "a string in \"text\" of each part", text);
-            break;
-        }
-        json_t *longer = json_sprintf("%s%s%s", json_string_value(all), i ? "\n" : "", json_string_value(text));
-        json_decref(all);
-        all = longer;
-        ok = all || server_fail_memory(error);
+        json_t *text = json_object_get(json_array_get(content, i), "text");
+        ok = json_is_string(text) ? server_convert_add(texts, json_incref(text), error)
+                                  : server_convert_wrong(error, place, "a string in \"text\" of each part", text);
     }
-    if (ok && json_string_length(all)) return server_convert_put(message, "reasoning_content", all, error);
+    if (ok) all = server_convert_join(texts, error);
+    ok = all && (!json_string_length(all) || server_convert_put(message, "reasoning_content", json_incref(all), error));
+    json_decref(texts);
     json_decref(all);
     return ok;
 }

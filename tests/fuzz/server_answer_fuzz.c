@@ -44,7 +44,7 @@ static void divide(const struct server_dialect *dialect, const struct server_too
 {
     struct server_answer answer;
     server_answer_begin(&answer, dialect, tools, in_thought);
-    if (is_bound) server_answer_bind(&answer);
+    if (is_bound) server_answer_bind(&answer, is_cut);
     for (size_t at = 0; at < size; at += piece)
         require(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, parts));
     require(server_answer_finish(&answer, is_cut, parts));

@@ -119,11 +119,11 @@ static void check_stream(const char *const *texts, uint64_t cut, size_t items, s
         struct server_logprobs ready = logprobs_before(texts, piece ? cut : 0, piece ? UINT64_MAX : cut);
         const struct server_buffer text = {.data = choice.out.data + (piece ? bytes : 0),
                                            .size = piece ? choice.out.size - bytes : bytes};
-        assert_true(server_responses_tokens(&stream, &job, &answer, &text,
-                                            piece ? SERVER_FINISH_STOP : SERVER_FINISH_NONE, &ready, &out));
+        assert_true(server_responses_tokens(&stream, &job, &answer, &text, piece ? choice.finish : SERVER_FINISH_NONE,
+                                            &ready, &out));
         server_logprobs_free(&ready);
     }
-    assert_true(server_responses_end(&stream, "m", &job, SERVER_FINISH_STOP, &out) && server_buffer_add(&out, "", 1));
+    assert_true(server_responses_end(&stream, "m", &job, choice.finish, &out) && server_buffer_add(&out, "", 1));
     json_t *last = NULL;
     for (const char *at = out.data; (at = strstr(at, "data: "));) {
         const char *line = at += strlen("data: ");
@@ -194,6 +194,21 @@ TEST(test_messages_around_a_call)
     use_dialect("<tool_call>");
     expect_first_message(0, FIRST_COUNT);
     check_whole(3, SECOND, SECOND_COUNT);
+    server_tools_free(&job.request.tools);
+    end();
+}
+
+/* The limit cuts the call: the message has its own tokens alone. */
+static const char *const cut_call[] = {"I", " see.", "\n", "<tool", "_call>", "\n{\"name\": \"get\", ", "\"arg", NULL};
+
+TEST(test_message_before_a_call_that_is_cut)
+{
+    begin(cut_call, false);
+    choice.finish = SERVER_FINISH_LENGTH;
+    use_dialect("<tool_call>");
+    check_whole(1, 0, FIRST_COUNT);
+    const uint64_t characters = server_count_characters(choice.out.data, choice.out.size);
+    for (uint64_t cut = 1; cut < characters; cut++) check_stream(cut_call, cut, 1, 0, FIRST_COUNT);
     server_tools_free(&job.request.tools);
     end();
 }
