@@ -251,6 +251,8 @@ class Tools(Served):
         for path, fields in (("/v1/messages", {"max_tokens": 2}), ("/v1/messages/count_tokens", {})):
             reply = self.server.json("POST", path, {"model": "chat", "messages": HELLO, "output_config": {"effort": "low"}, **fields}, expect=400)
             self.assertIn("output_config: the chat template of this model has no such choice", reply["error"]["message"])
+        for effort in ("low", "medium", "max"):
+            self.server.json("POST", "/v1/messages/count_tokens", {"model": "tools", "messages": HELLO, "output_config": {"effort": effort}})
 
     def test_refused(self):
         self.refused("/v1/chat/completions", {"model": "chat", "messages": HELLO, "tools": [TIME]}, 400, "tools", "shows no tools")
