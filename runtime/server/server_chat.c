@@ -67,17 +67,24 @@ static json_t *read_content(size_t index, const json_t *content, struct server_e
     return string;
 }
 
+static bool is_empty_list(const json_t *value) { return json_is_array(value) && !json_array_size(value); }
+
+static bool is_answer(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role && strcmp(role, "assistant") == 0;
+}
+
 static bool check_fields(size_t index, json_t *message, struct server_error *error)
 {
-    /* parsed: the content once more, which OpenAI's package adds. */
-    static const char *const known[] = {"role",         "content",           "name",  "tool_calls",
-                                        "tool_call_id", "reasoning_content", "parsed"};
+    static const char *const known[] = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"};
     const char *key;
     const json_t *value;
     char param[SERVER_PARAM_BYTES];
     json_object_foreach (message, key, value) {
-        /* Messages of other servers have empty lists. */
-        bool is_known = json_is_null(value) || (json_is_array(value) && !json_array_size(value));
+        /* Answers of other servers have empty lists. parsed: the content once more, which OpenAI's package adds. */
+        bool is_known =
+            json_is_null(value) || (is_answer(message) && (is_empty_list(value) || strcmp(key, "parsed") == 0));
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known = is_known || strcmp(key, known[i]) == 0;
         if (is_known) continue;
         snprintf(param, sizeof param, "messages[%zu].%s", index, key);
@@ -155,12 +162,14 @@ static bool add_text(size_t index, const json_t *message, const char *member, js
     return json_put(made, member, json_incref(value)) || server_fail_memory(error);
 }
 
-/* A message that has calls needs no content. */
+/* A message that has calls needs no content, and an answer may be empty, as one whose only call was cut is. */
 static json_t *content_of(size_t index, const json_t *message, struct server_error *error)
 {
-    const json_t *content = json_object_get(message, "content");
-    if ((content && !json_is_null(content)) || !json_array_size(json_object_get(message, "tool_calls")))
-        return read_content(index, content, error);
+    const json_t *content = json_object_get(message, "content"), *calls = json_object_get(message, "tool_calls");
+    const bool has_none = !content || json_is_null(content);
+    bool is_empty = has_none && json_array_size(calls);
+    if (is_answer(message)) is_empty = (has_none && json_is_array(calls)) || is_empty_list(content);
+    if (!is_empty) return read_content(index, content, error);
     json_t *empty = json_string("");
     if (!empty) server_fail_memory(error);
     return empty;

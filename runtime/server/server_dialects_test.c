@@ -10,6 +10,8 @@
 #include "formats/base/test_support.h"
 #include "formats/template/chat_templates.h"
 #include "runtime/server/server_answer.h"
+#include "runtime/server/server_input.h"
+#include "runtime/server/server_reasoning.h"
 
 static struct chat_templates *open_template(const char *path)
 {
@@ -242,6 +244,46 @@ static bool has_efforts(const struct chat_templates *templates)
     return differs;
 }
 
+/* The text of a question with the members, owned; NULL: they are refused. */
+static char *text_of(const struct chat_templates *templates, enum server_shape shape, const char *members)
+{
+    struct server_dialect dialect;
+    struct server_request request;
+    struct server_error error = {0};
+    struct template_result result = {0};
+    struct status status = {0};
+    char body[512];
+    server_dialect_find(chat_templates_text(templates, NULL), &dialect);
+    snprintf(body, sizeof body, "{'max_tokens': 2000, 'messages': [{'role': 'user', 'content': 'Hello'}], %s}",
+             members);
+    const char *json = test_json(body);
+    assert_true(server_input_read(shape, SERVER_CHAT, false, json, strlen(json), &request, &error));
+    json_t *variables = NULL;
+    char *text = NULL;
+    if (server_reasoning_apply(&dialect, &request, &error)) {
+        variables = json_loads(request.variables, JSON_REJECT_DUPLICATES, NULL);
+        test_expect_success(chat_templates_render(templates, variables, NULL, &result, &status), &status);
+        text = strdup(result.text);
+    }
+    template_result_free(&result);
+    json_decref(variables);
+    server_request_free(&request);
+    return text;
+}
+
+/* Whether a model that reasons is told to with `on`, and otherwise with `off`, unless its template cannot tell it. */
+static bool is_obeyed(const char *name, const struct chat_templates *templates, enum server_shape shape, const char *on,
+                      const char *off)
+{
+    char *with = text_of(templates, shape, on), *without = text_of(templates, shape, off);
+    const bool ok = with && (!without || strcmp(with, without) != 0);
+    if (!ok) print_error("%s: %s is %s\n", name, on, with ? "the same without reasoning" : "refused");
+    if (ok && !without) print_message("%s: %s is refused\n", name, off);
+    free(with);
+    free(without);
+    return ok;
+}
+
 TEST(real_efforts)
 {
     struct dirent **entries;
@@ -265,6 +307,13 @@ TEST(real_efforts)
                 print_message("%s: no reasoning is %s\n", name, dialect.no_effort ? dialect.no_effort : "unknown");
             failures += differs != dialect.has_effort;
             with_efforts += differs;
+            if (differs || is_switched(templates)) {
+                failures += !is_obeyed(name, templates, SERVER_OPENAI, "'reasoning_effort': 'high'",
+                                       "'reasoning_effort': 'none'");
+                failures += !is_obeyed(name, templates, SERVER_MESSAGES,
+                                       "'thinking': {'type': 'enabled', 'budget_tokens': 1024}",
+                                       "'thinking': {'type': 'disabled'}");
+            }
             chat_templates_close(templates);
         }
         free(entries[i]);

@@ -39,6 +39,16 @@ static enum eng_status convert(const struct eng_engine *engine, const struct ser
                         capacity, count, error);
 }
 
+/* A template may refuse an effort itself; its message then names the variable. */
+static bool fail_prompt(const struct server_request *request, const struct eng_error *cause, struct server_error *error)
+{
+    server_fail_eng(error, prompt_field(request), cause);
+    if (!request->effort || !strstr(error->message, "reasoning_effort")) return false;
+    const struct server_error found = *error;
+    return server_fail(error, found.http, "unsupported_parameter", "reasoning_effort",
+                       "reasoning_effort: the chat template of this model refuses it: %s", found.message);
+}
+
 /* `cause`: as eng_chat_tokens gives it. */
 static bool try_prompt(const struct eng_engine *engine, const struct server_request *request,
                        struct server_prompt *prompt, struct eng_error *cause, struct server_error *error)
@@ -59,7 +69,7 @@ static bool try_prompt(const struct eng_engine *engine, const struct server_requ
         if (status != ENG_TOO_LONG || count <= capacity) break;
         capacity = count;
     }
-    return server_fail_eng(error, prompt_field(request), cause);
+    return fail_prompt(request, cause, error);
 }
 
 static bool tokenize_prompt(const struct eng_engine *engine, struct server_request *request,

@@ -8,6 +8,8 @@
 #include "runtime/server/server_buffer.h"
 #include "runtime/server/server_convert.h"
 
+#define EFFORTS "\"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\""
+
 json_t *server_reasoning_switch(const char *mode, json_t *budget)
 {
     const bool thinks = strcmp(mode, "disabled") != 0;
@@ -32,18 +34,24 @@ static bool add_effort(const char *effort, json_t *added, struct server_error *e
     return server_convert_put(added, "reasoning_effort", json_string(effort), error);
 }
 
+/* A template may have efforts while the marks of its reasoning are not known. */
+static bool reasons(const struct server_dialect *dialect) { return dialect->thought || dialect->has_effort; }
+
 /* The variables of the switch are there already: they are those of the body. */
 static bool apply_thinking(const struct server_dialect *dialect, const struct server_request *request, json_t *added,
                            struct server_error *error)
 {
     if (dialect->has_switch || request->thinking == SERVER_THINKING_FREE) return true;
+    /* No reasoning may be what the template does without an effort. */
+    if (request->thinking == SERVER_THINKING_ON && dialect->no_effort)
+        return request->effort || add_effort("high", added, error);
     if (request->thinking == SERVER_THINKING_ON)
-        return dialect->thought ||
+        return reasons(dialect) ||
                server_fail(error, 400, "unsupported_parameter", "thinking",
                            "thinking: the chat template of this model has no switch for it, and no reasoning; leave it "
                            "out, or set its type to \"disabled\" or \"adaptive\"");
     if (dialect->no_effort) return add_effort(dialect->no_effort, added, error);
-    return !dialect->thought ||
+    return !reasons(dialect) ||
            server_fail(
                error, 400, "unsupported_parameter", "thinking",
                "thinking: the chat template of this model has no switch that would turn reasoning off; leave it "
@@ -66,34 +74,37 @@ static bool is_known_effort(const char *effort)
     return found;
 }
 
-/* In Anthropic's API an effort does not say whether the model reasons, and "high" is what it is without one. */
+/* In Anthropic's API an effort does not say whether the model reasons, and "high" is what it is without one. Clients send one with each request:
+ * where reasoning has a switch alone, any is taken. */
 static bool apply_messages_effort(const struct server_dialect *dialect, const char *effort, json_t *added,
                                   struct server_error *error)
 {
-    if (json_object_get(added, "reasoning_effort")) return true;
-    if (dialect->has_effort) return add_effort(effort, added, error);
-    return strcmp(effort, "high") == 0 || refuse_effort(effort, "\"high\"", error);
+    if (!dialect->has_effort && !dialect->has_switch)
+        return strcmp(effort, "high") == 0 || refuse_effort(effort, "\"high\"", error);
+    if (strcmp(effort, "none") == 0 || !is_known_effort(effort)) return refuse_effort(effort, EFFORTS, error);
+    if (!dialect->has_effort || json_object_get(added, "reasoning_effort")) return true;
+    return add_effort(effort, added, error);
 }
 
 static bool apply_none(const struct server_dialect *dialect, json_t *added, struct server_error *error)
 {
     if (dialect->no_effort && !add_effort(dialect->no_effort, added, error)) return false;
     if (dialect->has_switch) return add_all(server_reasoning_switch("disabled", NULL), added, error);
-    if (dialect->no_effort || !dialect->thought) return true;
-    return refuse_effort("none", dialect->has_effort ? "another one" : "\"medium\"", error);
+    if (dialect->no_effort || !reasons(dialect)) return true;
+    return refuse_effort("none", dialect->has_effort ? EFFORTS : "\"medium\"", error);
 }
 
 /* Any effort but "none" turns reasoning on. "medium" is what OpenAI's API takes where nothing is said. */
 static bool apply_effort(const struct server_dialect *dialect, const char *effort, json_t *added,
                          struct server_error *error)
 {
-    if (strcmp(effort, "none") == 0) return apply_none(dialect, added, error);
-    if (!dialect->has_effort && dialect->has_switch && !is_known_effort(effort))
-        return refuse_effort(effort, "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"",
-                             error);
+    const char *none = dialect->no_effort ? dialect->no_effort : "none";
+    if (strcmp(effort, "none") == 0 || strcmp(effort, none) == 0) return apply_none(dialect, added, error);
     if (!dialect->has_effort && !dialect->has_switch)
         return (dialect->thought && strcmp(effort, "medium") == 0) ||
                refuse_effort(effort, dialect->thought ? "\"medium\"" : "\"none\"", error);
+    if (!is_known_effort(effort))
+        return refuse_effort(effort, dialect->has_switch || dialect->no_effort ? "\"none\", " EFFORTS : EFFORTS, error);
     if (dialect->has_effort && !add_effort(effort, added, error)) return false;
     return !dialect->has_switch || add_all(server_reasoning_switch("enabled", NULL), added, error);
 }

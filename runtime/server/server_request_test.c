@@ -147,14 +147,17 @@ TEST(test_chat)
     accept(
         SERVER_CHAT,
         "{'messages': [{'role': 'system', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]},"
-        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null, 'annotations': [], 'parsed': {'x': 1}}], "
+        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null}, {'role': 'assistant', 'content': 'e', "
+        "'annotations': [], 'parsed': {'x': 1}}, {'role': 'assistant', 'content': null, 'tool_calls': []}, {'role': "
+        "'assistant', 'content': []}], "
         "'chat_template_kwargs': "
         "{'thinking': "
         "false}}");
     assert_string_equal(
         request.variables,
         test_json("{'add_generation_prompt':true,'thinking':false,'messages':[{'role':'system','content':'a\\nb'},"
-                  "{'role':'user','content':'c','name':'d'}]}"));
+                  "{'role':'user','content':'c','name':'d'},{'role':'assistant','content':'e'},{'role':'assistant',"
+                  "'content':''},{'role':'assistant','content':''}]}"));
     assert_int_equal(request.prompt_count, 1);
     server_request_free(&request);
     for (int endpoint = SERVER_CHAT; endpoint <= SERVER_TOKENIZE; endpoint += SERVER_TOKENIZE - SERVER_CHAT) {
@@ -270,6 +273,15 @@ TEST(test_refused)
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': null}]}", "messages[0].content", "found null", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_call_id': 1}]}", "messages[0].tool_call_id",
          "a string", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'assistant', 'content': null}]}", "messages[0].content", "found null",
+         400},
+        {SERVER_CHAT, "{'messages': [{'role': 'user', 'content': null, 'tool_calls': []}]}", "messages[0].content",
+         "found null", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'user', 'content': []}]}", "messages[0].content", "an array of 0", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x', 'images': []}]}", "messages[0].images",
+         "not supported", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x', 'parsed': {}}]}", "messages[0].parsed",
+         "not supported", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'audio': {}}]}", "messages[0].audio",
          "tool_call_id|reasoning_content", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tools': [1]}", "tools[0]", "an object", 400},

@@ -3,13 +3,15 @@
 grammar makes them."""
 
 import json
+import os
 import re
 import unittest
 
-from harness import chat_engine, tools_engine
+from harness import build_engine, chat_engine, chat_model, contents, scratch, tools_engine, write
 from served import HELLO, Served
 from server import Server, choices
 
+FOLDER = scratch()
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": {
     "type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
     "required": ["place", "days"], "additionalProperties": False}}}
@@ -251,12 +253,35 @@ class Tools(Served):
         for path, fields in (("/v1/messages", {"max_tokens": 2}), ("/v1/messages/count_tokens", {})):
             reply = self.server.json("POST", path, {"model": "chat", "messages": HELLO, "output_config": {"effort": "low"}, **fields}, expect=400)
             self.assertIn("output_config: the chat template of this model has no such choice", reply["error"]["message"])
+        for effort in ("low", "medium", "max"):
+            self.server.json("POST", "/v1/messages/count_tokens", {"model": "tools", "messages": HELLO, "output_config": {"effort": effort}})
 
     def test_refused(self):
         self.refused("/v1/chat/completions", {"model": "chat", "messages": HELLO, "tools": [TIME]}, 400, "tools", "shows no tools")
         broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "unevaluatedProperties": False}}}
         self.refused("/v1/chat/completions", {"model": "tools", "messages": HELLO, "tools": [broken], "tool_choice": "required"},
                      400, "tools", "unevaluatedProperties")
+
+
+class TemplateWithEfforts(Served):
+    @classmethod
+    def setUpClass(cls):
+        model = chat_model(FOLDER.name)
+        path = os.path.join(model, "chat_template.jinja")
+        write(path, b"{% if messages[1] %}{{ raise_exception('One message.') }}{% endif %}{% if reasoning_effort == 'medium' %}"
+              b"{{ raise_exception('reasoning_effort error : medium, should be low/high') }}{% endif %}{{ reasoning_effort }}" + contents(path))
+        cls.server = Server("chat=" + build_engine(model))
+
+    def test_refused(self):
+        """An effort that the template itself refuses is refused by the name of its field; another failure is not."""
+        words = ("the chat template of this model refuses it: ", "medium, should be low/high")
+        for path, fields in (("/v1/chat/completions", {"max_tokens": 2}), ("/tokenize", {})):
+            self.refused(path, {"messages": HELLO, "reasoning_effort": "medium", **fields}, 400, "reasoning_effort", *words)
+            self.refused(path, {"messages": HELLO * 2, "reasoning_effort": "low", **fields}, 400, "messages", "One message.")
+        self.refused("/v1/responses", {"input": "x", "reasoning": {"effort": "medium"}}, 400, "reasoning", "reasoning: " + words[0], words[1])
+        body = {"messages": HELLO, "output_config": {"effort": "medium"}}
+        reply = self.server.json("POST", "/v1/messages/count_tokens", body, expect=400)
+        self.assertIn("output_config: " + words[0], reply["error"]["message"])
 
 
 if __name__ == "__main__":
