@@ -58,6 +58,11 @@ TEST(test_messages)
     assert_string_equal(request.effort, "low");
     assert_int_equal(request.thinking, SERVER_THINKING_OFF);
     server_request_free(&request);
+    accept(SERVER_MESSAGES, true,
+           "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': []}, {'role': 'user', "
+           "'content': 'r'}]}");
+    assert_non_null(strstr(request.variables, test_json("{'role':'assistant','content':''},{'role':'user'")));
+    server_request_free(&request);
     accept(SERVER_MESSAGES, true, "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's'}");
     assert_int_equal(request.thinking, SERVER_THINKING_FREE);
     server_request_free(&request);
@@ -203,6 +208,8 @@ TEST(test_refused)
          "assistant"},
         {SERVER_MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': [{'type': 'image'}]}]}",
          "messages.0.content.0", "image"},
+        {SERVER_MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': []}]}", "messages.0.content",
+         "an array of 0"},
         {SERVER_MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': 'x'}]}", "messages",
          "last message"},
         {SERVER_RESPONSES, "{}", "input", "found nothing"},

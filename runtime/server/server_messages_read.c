@@ -167,6 +167,9 @@ static bool read_message(size_t index, const json_t *message, json_t *messages, 
     if (json_is_string(content))
         return server_convert_add(messages, json_pack("{s:O, s:O}", "role", role, "content", content), error);
     snprintf(place, sizeof place, "messages.%zu.content", index);
+    /* An answer whose only call was cut has no blocks. */
+    if (json_is_array(content) && !json_array_size(content) && is_text(role, "assistant"))
+        return server_convert_add(messages, json_pack("{s:O, s:s}", "role", role, "content", ""), error);
     if (!json_is_array(content) || !json_array_size(content))
         return server_convert_wrong(error, place, "a string or an array of blocks", content);
     struct blocks blocks = {0};
