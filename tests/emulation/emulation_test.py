@@ -37,7 +37,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/state_space/state_space.cuh", "kernels/state_space/state_space_chunk.cuh", "kernels/group_norm/group_norm.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
-C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
+C_SOURCES = ["kernels/matmul/coded_panel.c", "kernels/matmul/pack_codes.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
 # All else in a case is a parameter of its kernel.
 MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE", "RUNS",
