@@ -154,11 +154,7 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (!open_others(build, status)) return false;
     char *cache = kernel_cache_path(options);
     struct kernel_compiler *compiler = &cuda->compiler;
-    compiler->nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
-    if (!compiler->nvrtc && cache) { /* the cache only saves time */
-        status_clear(status);
-        compiler->nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
-    }
+    compiler->nvrtc = nvrtc_open_anyway(device_sources, device_source_count, cache, status);
     compiler->capability = cuda->gpus.devices[0].facts.capability;
     compiler->threads = team_size(build->team);
     if (options->compile_worker && compiler->threads > COMPILE_THREADS_OF_A_PROCESS)

@@ -3,9 +3,8 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "builder/golden/cpu_replay.h"
+#include "builder/golden/own_text.h"
 
 enum { UNQUANTISED = 0, QUANTISED = 1, MODELS };
 
@@ -59,7 +58,7 @@ static void finish_rows(void *argument, struct team_member *member)
     for (uint32_t row = (uint32_t)member->index; row < m->rows; row += (uint32_t)member->count) {
         const float *expected = m->found[UNQUANTISED].logits + row * m->vocab;
         compare_row(m, expected, m->found[QUANTISED].logits + row * m->vocab, &m->comparisons[row]);
-        m->step_tokens[row] = cpu_replay_draw(expected, m->vocab, m->comparisons[row].random);
+        m->step_tokens[row] = own_text_draw(expected, m->vocab, m->comparisons[row].random);
     }
 }
 
@@ -68,7 +67,7 @@ static bool run_texts(struct measurement *m, const struct manifest *manifest, ui
                       struct progress *progress, struct status *status)
 {
     for (uint32_t row = 0; row < m->rows; row++)
-        m->step_tokens[row] = cpu_replay_first_token(manifest, number * m->rows + row);
+        m->step_tokens[row] = own_text_first_token(manifest, number * m->rows + row);
     for (uint32_t t = 0; t < m->tokens; t++) {
         for (uint32_t row = 0; row < m->rows; row++) m->positions[row] = (int32_t)t;
         const struct golden_step step = {.count = m->rows,
@@ -78,7 +77,7 @@ static bool run_texts(struct measurement *m, const struct manifest *manifest, ui
                                          .positions = m->positions};
         for (int model = 0; model < MODELS; model++)
             if (!m->models[model]->run(m->models[model]->context, &step, &m->found[model], status)) return false;
-        for (uint32_t row = 0; row < m->rows; row++) m->comparisons[row].random = cpu_replay_random(&m->random);
+        for (uint32_t row = 0; row < m->rows; row++) m->comparisons[row].random = own_text_random(&m->random);
         team_run(team, finish_rows, m);
         for (uint32_t row = 0; row < m->rows; row++) {
             m->kl += m->comparisons[row].kl;

@@ -5,6 +5,7 @@
 
 #include "builder/golden/accuracy.h"
 #include "builder/golden/cpu_replay.h"
+#include "builder/golden/own_text.h"
 
 struct cpu_run {
     struct cpu_replay replay;
@@ -19,7 +20,7 @@ static bool open_run(struct cpu_run *run, const struct accuracy_model *model, ui
                                       .plan_count = 1,
                                       .pages = &run->pages,
                                       .isa = isa};
-    if (!cpu_replay_pages(&run->pages, model->manifest, model->plan->header.rows, tokens))
+    if (!own_text_pages(&run->pages, model->manifest, model->plan->header.rows, tokens))
         return status_fail(status, STATUS_MACHINE, "out of memory");
     return cpu_replay_open(&run->replay, model->weights, team, status);
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "builder/golden/accuracy.h"
-#include "builder/golden/cpu_replay.h"
 #include "builder/golden/golden_cuda.h"
+#include "builder/golden/own_text.h"
 #include "formats/base/checked.h"
 
 enum { ALL_TOKENS = 1024, MOST_TOKENS = 256 };
@@ -45,7 +45,7 @@ static bool open_run(struct gpu_run *run, const struct accuracy_gpu_model *model
     const uint32_t rows = model->plan->header.rows;
     run->plan = model->plan;
     run->logits = calloc(rows * manifest->geometry.vocab_size, sizeof *run->logits);
-    if (!run->logits || !cpu_replay_pages(&run->pages, manifest, rows, tokens))
+    if (!run->logits || !own_text_pages(&run->pages, manifest, rows, tokens))
         return status_fail(status, STATUS_MACHINE, "out of memory");
     uint64_t pages = run->pages.count;
     if (!plan_timer_open_pages(&run->timer, model->rig, model->kernels, &pages, status)) return false;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "builder/golden/cpu_replay.h"
+#include "builder/golden/own_text.h"
 #include "kernels/matmul/matmul.h"
 
 struct calibrating {
@@ -56,7 +57,7 @@ static bool run_text(struct cpu_replay *replay, const struct golden_step *step, 
         }
         if (!cpu_replay_run(replay, 0, false, step, &found, status)) return false;
         for (uint32_t row = 0; !text && row < step->count; row++)
-            tokens[row] = cpu_replay_draw(found.logits + row * vocab, vocab, cpu_replay_random(&random));
+            tokens[row] = own_text_draw(found.logits + row * vocab, vocab, own_text_random(&random));
         if (progress) progress_update(progress, t + 1, length, NULL);
     }
     return true;
@@ -83,11 +84,11 @@ bool calibrate(const struct accuracy_model *model, const struct graph *graph, co
                            count, rows);
     calibration->tokens = (uint64_t)rows * length;
     int32_t *tokens = calloc(3 * (size_t)rows, sizeof *tokens), *slots = tokens + rows, *positions = slots + rows;
-    bool ok = (tokens && cpu_replay_pages(&pages, model->manifest, rows, length)) ||
+    bool ok = (tokens && own_text_pages(&pages, model->manifest, rows, length)) ||
               status_fail(status, STATUS_MACHINE, "out of memory while calibrating");
     for (uint32_t row = 0; ok && row < rows; row++) {
         slots[row] = (int32_t)row;
-        tokens[row] = cpu_replay_first_token(model->manifest, row);
+        tokens[row] = own_text_first_token(model->manifest, row);
     }
     const struct golden_step step = {.count = rows,
                                      .out_rows = rows,

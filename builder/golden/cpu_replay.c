@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/golden/cpu_replay.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -154,20 +153,6 @@ void cpu_replay_scramble(struct cpu_replay *run)
     for (uint32_t r = 0; r < run->ranks; r++) memset(run->rank[r].memory.base[SPACE_KV], PATTERN, run->kv_bytes);
 }
 
-bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens)
-{
-    const struct plan_geometry *geometry = &manifest->geometry;
-    const uint64_t each = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
-    const unsigned groups = plan_page_groups(geometry);
-    *pages = (struct golden_pages){.geometry = geometry, .count = each * rows * groups, .is_new = true};
-    pages->table = calloc(1, geometry->state[STATE_PAGE_TABLE].bytes);
-    for (unsigned g = 0; pages->table && g < groups; g++)
-        for (uint64_t row = 0; row < rows; row++)
-            for (uint64_t i = 0; i < each; i++)
-                pages->table[plan_page_row(geometry, g, row) + i] = (int32_t)((g * rows + row) * each + i);
-    return pages->table != NULL;
-}
-
 uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flops, double bytes,
                                const struct team *team)
 {
@@ -179,32 +164,4 @@ uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flop
     if (all_flops * (double)tokens > most_flops) tokens = (uint64_t)(most_flops / all_flops) + 1;
     if (bytes * (double)tokens > most_bytes) tokens = (uint64_t)(most_bytes / bytes) + 1;
     return (uint32_t)tokens;
-}
-
-int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row)
-{
-    if (manifest->bos_token >= 0) return (int32_t)manifest->bos_token;
-    return (int32_t)((row + 1) * UINT64_C(7919) % manifest->geometry.vocab_size);
-}
-
-double cpu_replay_random(uint64_t *state)
-{
-    *state ^= *state >> 12; /* xorshift64* */
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return (double)((*state * UINT64_C(2685821657736338717)) >> 11) * 0x1p-53;
-}
-
-int32_t cpu_replay_draw(const float *logits, uint64_t vocab, double random)
-{
-    float largest = logits[0];
-    double sum = 0;
-    for (uint64_t i = 1; i < vocab; i++) largest = fmaxf(largest, logits[i]);
-    for (uint64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)largest);
-    double left = random * sum;
-    for (uint64_t i = 0; i < vocab; i++) {
-        left -= exp((double)logits[i] - (double)largest);
-        if (left < 0) return (int32_t)i;
-    }
-    return (int32_t)(vocab - 1);
 }

@@ -52,21 +52,9 @@ const float *cpu_replay_draft_logits(const struct cpu_replay *run);
 void cpu_replay_scramble(struct cpu_replay *run);
 void cpu_replay_close(struct cpu_replay *run);
 
-/* Pages for `rows` sequences of `tokens` tokens, in slots 0 and on; false after an allocation failure. The table is the
- * caller's to free. */
-bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens);
-
 /* Tokens of each sequence that take about a minute: at least 1, at most 256 and the context. flops: of a plan of one rank for a token of each;
  * bytes: of weights that it reads, of all ranks. More threads look at more tokens, as far as bytes allow. */
 uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flops, double bytes,
                                const struct team *team);
-
-/* The first token of the model's own text number `row`. */
-int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row);
-
-/* A number in [0, 1); the state is any number but 0. */
-double cpu_replay_random(uint64_t *state);
-/* A token drawn from the distribution of the logits (temperature 1) by such a number. */
-int32_t cpu_replay_draw(const float *logits, uint64_t vocab, double random);
 
 #endif

@@ -166,18 +166,11 @@ static bool compile_one(struct nvrtc *nvrtc, struct request *request, void **cub
     return nvrtc_compile(nvrtc, kernel, request->params, request->capability, cubin, size, status);
 }
 
-/* As nvrtc_open in the main process: the cache only saves time. */
-static struct nvrtc *open_compiler(const struct device_source *sources, size_t source_count, const char *cache)
-{
-    struct status status = {0}; /* the main process has told why */
-    struct nvrtc *nvrtc = *cache ? nvrtc_open(sources, source_count, cache, &status) : NULL;
-    return nvrtc ? nvrtc : nvrtc_open(sources, source_count, NULL, &status);
-}
-
 int compile_worker_run(const struct device_source *sources, size_t source_count, const char *cache)
 {
     struct request request;
-    struct nvrtc *nvrtc = open_compiler(sources, source_count, cache);
+    struct status opened = {0}; /* the main process has told why */
+    struct nvrtc *nvrtc = nvrtc_open_anyway(sources, source_count, *cache ? cache : NULL, &opened);
     while (nvrtc && receive_all(STDIN_FILENO, &request, sizeof request)) {
         struct status status = {0};
         void *cubin = NULL;

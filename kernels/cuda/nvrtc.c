@@ -176,6 +176,15 @@ failed:
     return NULL;
 }
 
+struct nvrtc *nvrtc_open_anyway(const struct device_source *sources, size_t source_count, const char *cache,
+                                struct status *status)
+{
+    struct nvrtc *nvrtc = nvrtc_open(sources, source_count, cache, status);
+    if (nvrtc || !cache) return nvrtc;
+    status_clear(status);
+    return nvrtc_open(sources, source_count, NULL, status);
+}
+
 void nvrtc_close(struct nvrtc *nvrtc)
 {
     if (!nvrtc) return;

@@ -17,6 +17,9 @@ struct nvrtc; /* opaque: the library, the sources, the cache. Any number of thre
  * necessary; NULL: no cache. STATUS_MACHINE, with the remedy, if the library is missing. */
 struct nvrtc *nvrtc_open(const struct device_source *sources, size_t source_count, const char *cache,
                          struct status *status);
+/* The same without a cache where `cache` cannot be one: it only saves time. */
+struct nvrtc *nvrtc_open_anyway(const struct device_source *sources, size_t source_count, const char *cache,
+                                struct status *status);
 void nvrtc_close(struct nvrtc *nvrtc);
 int nvrtc_version(const struct nvrtc *nvrtc); /* 1000 * major + 10 * minor */
 

@@ -190,11 +190,18 @@ static bool is_switched(const struct chat_templates *templates)
     return differs;
 }
 
-TEST(real_switches)
+/* What the real templates do, counted: `look` adds to them. */
+struct real_templates {
+    size_t found, failures;
+};
+typedef void look_at_template(const char *name, const struct chat_templates *templates,
+                              const struct server_dialect *dialect, struct real_templates *counts);
+
+static struct real_templates look_at_templates(look_at_template *look)
 {
+    struct real_templates counts = {0};
     struct dirent **entries;
     char path[1024];
-    size_t switched = 0, failures = 0;
     if (!test_shared()) skip();
     snprintf(path, sizeof path, "%s/chat_templates", test_shared());
     const int count = scandir(path, &entries, NULL, alphasort);
@@ -206,18 +213,29 @@ TEST(real_switches)
             snprintf(path, sizeof path, "%s/chat_templates/%s", test_shared(), name);
             struct chat_templates *templates = open_template(path);
             server_dialect_find(chat_templates_text(templates, NULL), &dialect);
-            const bool differs = is_switched(templates);
-            if (differs != dialect.has_switch)
-                print_error("%s: switched %d, found %d\n", name, differs, dialect.has_switch);
-            failures += differs != dialect.has_switch;
-            switched += differs;
+            look(name, templates, &dialect, &counts);
             chat_templates_close(templates);
         }
         free(entries[i]);
     }
     free(entries);
-    assert_int_equal(failures, 0);
-    assert_in_range(switched, 15, 1000);
+    return counts;
+}
+
+static void look_at_switch(const char *name, const struct chat_templates *templates,
+                           const struct server_dialect *dialect, struct real_templates *counts)
+{
+    const bool differs = is_switched(templates);
+    if (differs != dialect->has_switch) print_error("%s: switched %d, found %d\n", name, differs, dialect->has_switch);
+    counts->failures += differs != dialect->has_switch;
+    counts->found += differs;
+}
+
+TEST(real_switches)
+{
+    const struct real_templates counts = look_at_templates(look_at_switch);
+    assert_int_equal(counts.failures, 0);
+    assert_in_range(counts.found, 15, 1000);
 }
 
 /* Whether two efforts of reasoning are rendered in different ways, where the model reasons. */
@@ -284,43 +302,28 @@ static bool is_obeyed(const char *name, const struct chat_templates *templates, 
     return ok;
 }
 
+static void look_at_efforts(const char *name, const struct chat_templates *templates,
+                            const struct server_dialect *dialect, struct real_templates *counts)
+{
+    const bool differs = has_efforts(templates);
+    if (differs != dialect->has_effort) print_error("%s: efforts %d, found %d\n", name, differs, dialect->has_effort);
+    if (dialect->has_effort)
+        print_message("%s: no reasoning is %s\n", name, dialect->no_effort ? dialect->no_effort : "unknown");
+    counts->failures += differs != dialect->has_effort;
+    counts->found += differs;
+    if (!differs && !is_switched(templates)) return;
+    counts->failures +=
+        !is_obeyed(name, templates, SERVER_OPENAI, "'reasoning_effort': 'high'", "'reasoning_effort': 'none'");
+    counts->failures +=
+        !is_obeyed(name, templates, SERVER_MESSAGES, "'thinking': {'type': 'enabled', 'budget_tokens': 1024}",
+                   "'thinking': {'type': 'disabled'}");
+}
+
 TEST(real_efforts)
 {
-    struct dirent **entries;
-    char path[1024];
-    size_t with_efforts = 0, failures = 0;
-    if (!test_shared()) skip();
-    snprintf(path, sizeof path, "%s/chat_templates", test_shared());
-    const int count = scandir(path, &entries, NULL, alphasort);
-    if (count < 0) skip();
-    for (int i = 0; i < count; i++) {
-        const char *name = entries[i]->d_name;
-        if (strstr(name, ".jinja")) {
-            struct server_dialect dialect;
-            snprintf(path, sizeof path, "%s/chat_templates/%s", test_shared(), name);
-            struct chat_templates *templates = open_template(path);
-            server_dialect_find(chat_templates_text(templates, NULL), &dialect);
-            const bool differs = has_efforts(templates);
-            if (differs != dialect.has_effort)
-                print_error("%s: efforts %d, found %d\n", name, differs, dialect.has_effort);
-            if (dialect.has_effort)
-                print_message("%s: no reasoning is %s\n", name, dialect.no_effort ? dialect.no_effort : "unknown");
-            failures += differs != dialect.has_effort;
-            with_efforts += differs;
-            if (differs || is_switched(templates)) {
-                failures += !is_obeyed(name, templates, SERVER_OPENAI, "'reasoning_effort': 'high'",
-                                       "'reasoning_effort': 'none'");
-                failures += !is_obeyed(name, templates, SERVER_MESSAGES,
-                                       "'thinking': {'type': 'enabled', 'budget_tokens': 1024}",
-                                       "'thinking': {'type': 'disabled'}");
-            }
-            chat_templates_close(templates);
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    assert_int_equal(failures, 0);
-    assert_in_range(with_efforts, 6, 1000);
+    const struct real_templates counts = look_at_templates(look_at_efforts);
+    assert_int_equal(counts.failures, 0);
+    assert_in_range(counts.found, 6, 1000);
 }
 
 TEST(switches)
