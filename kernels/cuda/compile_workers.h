@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that compile kernels beside this one. The threads of one process wait for each other in NVRTC: sixteen of them compile no more
- * kernels a second than eight (measured with NVRTC of CUDA 13.0), and two processes of eight twice as many. */
+ * kernels a second than eight, and sixteen processes nearly twice as many (NVRTC of CUDA 13.0, 16 cores). */
 #ifndef KERNELS_CUDA_COMPILE_WORKERS_H
 #define KERNELS_CUDA_COMPILE_WORKERS_H
 
