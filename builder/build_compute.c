@@ -118,7 +118,8 @@ bool build_compute_leaves_experts(const struct build *build)
     const struct graph *graph = &build->eight_bit_decode;
     for (int n = 0; build->eight_bit_rows && n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
-        if (!node->removed && (node->op == OP_ROUTED_MATMUL || (node->op == OP_MATMUL && node->params[MATMUL_EXPERTS])))
+        if (!node->removed && (node->op == OP_ROUTED_MATMUL || node->op == OP_ROUTED_MLP ||
+                               (node->op == OP_MATMUL && node->params[MATMUL_EXPERTS])))
             return true;
     }
     return false;

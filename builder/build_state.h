@@ -30,7 +30,8 @@ struct build {
     struct graph router_batch;  /* CUDA, with experts: decode of at most GRAPH_ROUTER_BATCH rows */
     /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */
     uint32_t eight_bit_rows;
-    bool has_routed_matmul; /* of the GPU: set by build_cuda_open */
+    bool has_routed_matmul;   /* of the GPU: set by build_cuda_open */
+    int64_t shared_per_block; /* likewise */
     struct graph eight_bit_decode, eight_bit_prefill, eight_bit_mixed, eight_bit_verify;
     struct lowering lowering;
     uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */

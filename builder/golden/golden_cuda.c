@@ -14,7 +14,7 @@ static bool find_matmul(const struct plan *plan, const struct plan_launch *launc
 {
     int64_t params[PLAN_MAX_PARAMS];
     struct status status = {0};
-    const bool is_routed = launch->op == OP_ROUTED_MATMUL;
+    const bool is_routed = launch->op == OP_ROUTED_MATMUL || launch->op == OP_ROUTED_MLP;
     if (!(is_routed || launch->op == OP_MATMUL) || !op_params(plan, launch, 0, params, &status)) return false;
     *activation = EPILOGUE_ACTIVATION(params[is_routed ? ROUTED_MATMUL_EPILOGUE : MATMUL_EPILOGUE]);
     *experts = params[is_routed ? ROUTED_MATMUL_EXPERTS : MATMUL_EXPERTS];

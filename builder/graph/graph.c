@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/matmul/matmul_device.h"
-#include "kernels/routed_matmul/routed_matmul.h"
+#include "kernels/routed_mlp/routed_mlp.h"
 #include "kernels/matmul/weight_layout.h"
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind)
@@ -269,12 +269,16 @@ bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *
                                     (int64_t)graph->weights[matmul->operands[MATMUL_W]].depth);
 }
 
-/* Whether a launch that only the kernels for few rows have takes so many: sums over choices, norms of their x, routed_matmul. */
+/* Whether a launch that only the kernels for few rows have takes so many: sums over choices, norms of their x, routed_matmul, routed_mlp. */
 static bool takes_rows(const struct graph *graph, const struct graph_node *node, uint32_t rows)
 {
     if (node->removed) return true;
     if (node->op == OP_ROUTED_MATMUL)
         return rows * graph->values[node->operands[ROUTED_MATMUL_ROUTES]].width / 2 <= MATMUL_GEMV_MOST_CHOICES;
+    if (node->op == OP_ROUTED_MLP) /* whose sums have the stricter limit */
+        return matmul_gemv_sums_choices(rows, node->params[ROUTED_MATMUL_EXPERTS],
+                                        node->params[ROUTED_MATMUL_ROUTE_WIDTH] / 2,
+                                        (int64_t)graph->weights[node->operands[ROUTED_MLP_DOWN]].depth);
     if (node->op != OP_MATMUL || !node->params[MATMUL_EXPERTS]) return true;
     if (!matmul_sums_choices(node->params) && node->operands[MATMUL_NORM] < 0) return true;
     return graph_gemv_has_experts(graph, node, rows);

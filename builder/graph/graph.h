@@ -83,6 +83,7 @@ struct graph {
     enum dtype compute_dtype;   /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16 */
     enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
     bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul and norm_router */
+    int64_t shared_per_block;   /* CUDA: bytes of shared memory that a thread block of the GPU may take; 0: not known */
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
     bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     bool router_batch;          /* CUDA: at most GRAPH_ROUTER_BATCH token rows: a router and its norm in one launch */

@@ -56,7 +56,7 @@ uint64_t device_scratch_bytes(const struct graph *graph, const struct lowering *
     uint64_t most = PLAN_ALIGNMENT;
     for (int n = 0; n < graph->node_count; n++) {
         const enum plan_op op = graph->nodes[n].op;
-        if (op != OP_ROPE_ATTENTION && op != OP_ATTENTION && op != OP_ROUTED_MATMUL) continue;
+        if (op != OP_ROPE_ATTENTION && op != OP_ATTENTION && op != OP_ROUTED_MATMUL && op != OP_ROUTED_MLP) continue;
         int64_t params[PLAN_MAX_PARAMS] = {0};
         lower_params(graph, lowering, rows, rows, &graph->nodes[n], params);
         int count = device_tactics(op, params, gpu, tactics, DEVICE_MOST_TACTICS);

@@ -19,6 +19,7 @@ const struct pass *const passes[] = {
     &pass_eight_bit_inputs,
     &pass_activation_dtypes,
     &pass_fuse_router,
+    &pass_fuse_routed_mlp,
     &pass_fuse_sum_norm,
     &pass_dead_code,
     NULL,

@@ -59,6 +59,7 @@ const char *plan_op_name(unsigned op)
         [OP_STATE_SPACE] = "state_space",
         [OP_GROUP_NORM] = "group_norm",
         [OP_XIELU] = "xielu",
+        [OP_ROUTED_MLP] = "routed_mlp",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

@@ -79,6 +79,7 @@ enum plan_op {
     OP_STATE_SPACE = 31,
     OP_GROUP_NORM = 32,
     OP_XIELU = 33,
+    OP_ROUTED_MLP = 34, /* routed_matmul and the second matmul over the experts fused: device targets */
     OP_COUNT
 };
 

@@ -23,6 +23,7 @@
 #include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/routed_matmul/routed_matmul.h"
+#include "kernels/routed_mlp/routed_mlp.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_columns/select_columns.h"
@@ -70,6 +71,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_STATE_SPACE] = KERNELS(&device_state_space_chunk, &device_state_space),
     [OP_GROUP_NORM] = KERNELS(&device_group_norm),
     [OP_XIELU] = KERNELS(&device_xielu),
+    [OP_ROUTED_MLP] = KERNELS(&device_routed_mlp),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

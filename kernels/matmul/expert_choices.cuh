@@ -33,6 +33,14 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
             if (has(i)) experts[i] = load_shared_float(from + 4 * (u32)own_choice(i));
     }
 
+    /* The weights alone, likewise. */
+    __device__ __forceinline__ void load_shared_weights(u32 from)
+    {
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            if (has(i)) weights[i] = load_shared_float(from + 4 * (u32)own_choice(i));
+    }
+
     /* For launches that follow a routed_matmul, which may still run: `ask` for the experts, then `await` them. `rows`: that are valid. */
     __device__ __forceinline__ void ask(const float *routes)
     {

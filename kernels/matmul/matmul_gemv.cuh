@@ -368,6 +368,14 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static __device__ __forceinline__ void stage_x(const void *x, const void *norm, const block_work work,
                                                    const shared_layout shared)
     {
+        stage_x_by([](const vector &, int, int) {}, x, norm, work, shared);
+    }
+
+    /* `use`: of 8 elements as they are multiplied, their row and their first k, by the lane that has them. */
+    template <class USE>
+    static __device__ __forceinline__ void stage_x_by(USE use, const void *x, const void *norm, const block_work work,
+                                                      const shared_layout shared)
+    {
         constexpr int BATCH = (P::HAS_NORM ? 4 : 8) / (P::WARPS > 8 ? 2 : 1);
         constexpr int BATCH_ROWS = X_ROWS < BATCH ? X_ROWS : BATCH;
         constexpr int UNROLLED = X_ROWS > 8 ? 1 : X_ROWS;
@@ -406,6 +414,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
                     if constexpr (P::X_SHARED)
                         store_shared(shared.x + (u32)(row * X_PITCH + at * 2),
                                      make_uint4(values.pair[0], values.pair[1], values.pair[2], values.pair[3]));
+                    use(values, row, at);
                 }
             }
         }
@@ -624,6 +633,16 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
                                                   const float *residual, const block_work work, const choices &held,
                                                   const shared_layout shared)
     {
+        finish_by([&](i64 at, float value) { store_element<P::OUT_DTYPE>(out, at, value); }, weights, bias, residual,
+                  work, held, shared);
+    }
+
+    /* `store`: of an output, by its place and its value. */
+    template <class STORE>
+    static __device__ __forceinline__ void finish_by(STORE store, const weights_operand &weights, const void *bias,
+                                                     const float *residual, const block_work work, const choices &held,
+                                                     const shared_layout shared)
+    {
         constexpr int PARTS = P::SPLIT_K > 1 ? P::SPLIT_K : P::WARPS;
         const int lane = (int)threadIdx.x % 32;
         const u32 squares = P::SPLIT_K > 1 ? shared.cluster_squares : shared.squares;
@@ -681,7 +700,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
                 }
                 if constexpr (WEIGHED) value *= weight;
                 const int column = (GATED ? of.first / 2 : of.first) + o.column;
-                store_element<P::OUT_DTYPE>(out, (i64)(EXPERTS ? of.choice : o.row) * OUT_COLUMNS + column, value);
+                store((i64)(EXPERTS ? of.choice : o.row) * OUT_COLUMNS + column, value);
             }
             if constexpr (P::SPLIT_K > 1) {
 #pragma unroll

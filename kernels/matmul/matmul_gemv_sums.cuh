@@ -106,6 +106,23 @@ template <class P, class MATMUL> struct matmul_gemv_sums_body {
     /* A consumer warp stages what it multiplies of the x of all choices, so that it waits for no other warp. */
     static __device__ __forceinline__ void stage_x(const void *x, const block_work work, const shared_layout shared)
     {
+        stage_x_by(
+            [&](auto &values, const auto &x_row, const auto &k) {
+#pragma unroll
+                for (int i = 0; i < (int)(sizeof x_row / sizeof *x_row); i++) {
+                    values[i] = {};
+                    if (x_row[i] < matmul::X_ROWS && k[i] < work.part_k)
+                        values[i] = matmul::load_x(x, x_row[i], work.first_k + k[i]).low;
+                }
+            },
+            work, shared);
+    }
+
+    /* `load`: vectors from their rows of x, of which there is none from X_ROWS on, and from their k of this block's part; zeros where
+     * there is nothing. */
+    template <class LOAD>
+    static __device__ __forceinline__ void stage_x_by(LOAD load, const block_work work, const shared_layout shared)
+    {
         constexpr int STEP_VECTORS = STEP / 8, ROW_VECTORS = WARP_STEPS * STEP_VECTORS; /* of a row's choices */
         constexpr int LANE_VECTORS = (P::ROWS * ROW_VECTORS + 31) / 32, MOST = P::WARPS > 8 ? 4 : 8;
         constexpr int BATCH = LANE_VECTORS < MOST ? LANE_VECTORS : MOST; /* loads under way */
@@ -119,10 +136,8 @@ template <class P, class MATMUL> struct matmul_gemv_sums_body {
                 const int step = warp + v % ROW_VECTORS / STEP_VECTORS * P::WARPS;
                 k[i] = step % STEPS * STEP + v % STEP_VECTORS * 8;
                 x_row[i] = row < work.rows && step < TOP_K * STEPS ? row * TOP_K + step / STEPS : matmul::X_ROWS;
-                values[i] = {};
-                if (x_row[i] < matmul::X_ROWS && k[i] < work.part_k)
-                    values[i] = matmul::load_x(x, x_row[i], work.first_k + k[i]).low;
             }
+            load(values, x_row, k);
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 if constexpr (matmul::ZEROS) matmul::store_x_sum(values[i], x_row[i], k[i], shared);

@@ -23,6 +23,7 @@
 #include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/routed_matmul/routed_matmul.h"
+#include "kernels/routed_mlp/routed_mlp.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_columns/select_columns.h"
@@ -68,6 +69,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_STATE_SPACE] = &op_state_space,
     [OP_GROUP_NORM] = &op_group_norm,
     [OP_XIELU] = &op_xielu,
+    [OP_ROUTED_MLP] = &op_routed_mlp,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

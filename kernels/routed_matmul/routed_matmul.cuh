@@ -4,7 +4,7 @@
  *
  * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied
  * before the previous launch had ended. The blocks exchange the logits through a workspace whose words are zero until they are
- * written, and each chooses the experts by itself. Then the ring takes their weights, after those of shared experts, which need no
+ * written, in several copies where they are few, and each chooses the experts by itself. Then the ring takes their weights, after those of shared experts, which need no
  * choice. Block 0 also writes the routes for the launches that follow. The last block that has read the logits leaves zeros. All
  * blocks must be resident at the same time. */
 #ifndef KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
@@ -44,7 +44,8 @@ template <class P> struct routed_matmul_body {
     /* Operands of the router, null where there is none. */
     struct router_operands {
         const u16 *matrix;
-        u32 *workspace; /* [1]: blocks that have read the logits; from LOGITS_AT on f32[ROWS][32][PER_LANE], marked */
+        /* [1]: blocks that have read the logits; from LOGITS_AT on f32[COPIES][ROWS][32][PER_LANE], marked. */
+        u32 *workspace;
         const void *bias, *claim_bias, *scales;
         const int *seeds, *index;
     };
@@ -62,6 +63,14 @@ template <class P> struct routed_matmul_body {
         return {start + (u32)LAYOUT.matrix, start + (u32)LAYOUT.parts, barriers, barriers + 8, barriers + 16};
     }
 
+    /* By one thread, before matmul's. */
+    static __device__ __forceinline__ void init_barriers(const routing_layout own)
+    {
+        barrier_init(own.matrix_full, 1);
+        barrier_init(own.parts_full, 32 * WARPS); /* every lane arrives, as in matmul_gemv */
+        barrier_init(own.routes_full, 32 * WARPS);
+    }
+
     /* This block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... of the matrix: so many. */
     static __device__ __forceinline__ int share()
     {
@@ -77,6 +86,29 @@ template <class P> struct routed_matmul_body {
         if (lane < rows)
             bulk_copy(own.matrix + (u32)(lane * MATRIX_PITCH),
                       matrix + (i64)((int)blockIdx.x + lane * (int)gridDim.x) * P::K, P::K * 2, own.matrix_full);
+    }
+
+    /* The producer warp: fills matmul's ring. `held`: has the experts afterwards. */
+    static __device__ __forceinline__ void produce(const weights_operand &weights, const void *bias,
+                                                   const block_work work, u32 experts_at,
+                                                   typename matmul::choices &held, const shared_layout shared,
+                                                   const routing_layout own)
+    {
+        bool waits = true;
+        const auto await_routes = [&]() {
+            if (!waits) return;
+            barrier_wait(own.routes_full, 0);
+            held.load_shared_experts(experts_at);
+            waits = false;
+        };
+        matmul::produce_by(
+            [&](int choice) {
+                if (choice % TOP_K >= router::CHOSEN) return router::ROUTED + choice % TOP_K - router::CHOSEN;
+                await_routes();
+                return held.expert_of(choice);
+            },
+            weights, bias, work, shared);
+        await_routes();
     }
 
     /* Products of this warp's k, by a consumer warp. Several chains of sums: the launch waits for them. */
@@ -108,37 +140,94 @@ template <class P> struct routed_matmul_body {
                          sums[0][c] + sums[1][c] + (sums[2][c] + sums[3][c]));
     }
 
+    /* Few sums: each lane forms its part of them from what it stages, without tensor cores, whose operands would have to be stored first. */
+    static constexpr bool BY_LANES = P::ROWS * P::SHARE <= 4;
+
+    /* x into shared memory, and the products of this warp's k, by a consumer warp. */
+    static __device__ __forceinline__ void stage_and_multiply(const void *x, const void *norm, const block_work work,
+                                                              const shared_layout shared, const routing_layout own)
+    {
+        if constexpr (!BY_LANES) {
+            matmul::stage_x(x, norm, work, shared);
+            barrier_wait(own.matrix_full, 0);
+            multiply_matrix(shared, own);
+            return;
+        }
+        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        float sums[P::ROWS][P::SHARE] = {};
+        bool waits = true;
+        matmul::stage_x_by(
+            [&](const typename matmul::vector &values, int row, int k) {
+                if (waits) barrier_wait(own.matrix_full, 0);
+                waits = false;
+                if (k >= P::K) return; /* zeros after it */
+#pragma unroll
+                for (int s = 0; s < P::SHARE; s++) {
+                    u32 weights[4];
+                    load_shared(weights, own.matrix + (u32)(s * MATRIX_PITCH + k * 2));
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        sums[row][s] =
+                            fmaf(float_of_half<matmul::ELEMENT>((u16)(values.pair[i / 2] >> i % 2 * 16)),
+                                 float_of_half<matmul::ELEMENT>((u16)(weights[i / 2] >> i % 2 * 16)), sums[row][s]);
+                }
+            },
+            x, norm, work, shared);
+#pragma unroll
+        for (int row = 0; row < P::ROWS; row++)
+#pragma unroll
+            for (int s = 0; s < P::SHARE; s++) {
+                const float sum = warp_sum(sums[row][s]);
+                if (lane == 0) store_shared(own.parts + 4 * (u32)((warp * P::ROWS + row) * SHARE + s), sum);
+            }
+    }
+
     /* A logit lies beside those that the same lane of `choose` has. */
     static constexpr int PER_LANE = router::PER_LANE, ROW_LOGITS = 32 * PER_LANE;
-    static __device__ __forceinline__ int place_of(int row, int expert)
+    static constexpr int COPIES = (int)routed_matmul_copies(P::ROWS, P::ROUTED);
+    static constexpr int LOGITS_END = LOGITS_AT + COPIES * P::ROWS * ROW_LOGITS; /* words */
+    static __device__ __forceinline__ int place_of(int copy, int row, int expert)
     {
-        return LOGITS_AT + row * ROW_LOGITS + expert % 32 * PER_LANE + expert / 32;
+        return LOGITS_AT + (copy * P::ROWS + row) * ROW_LOGITS + expert % 32 * PER_LANE + expert / 32;
     }
 
     /* Logits of this block's rows of the matrix to all blocks, by the warp that finishes tiles. */
     static __device__ __forceinline__ void send_logits(const router_operands operands, int rows,
                                                        const shared_layout shared, const routing_layout own)
     {
+        constexpr int COUNT = P::ROWS * P::SHARE, LANE_LOGITS = (COUNT + 31) / 32;
         const int lane = (int)threadIdx.x % 32;
-        constexpr int PER_LANE = (P::ROWS * SHARE + 31) / 32;
-        float add[PER_LANE] = {};
+        const auto expert_of = [](int at) { return (int)blockIdx.x + at % P::SHARE * (int)gridDim.x; };
+        float add[LANE_LOGITS] = {};
+        u32 bits[LANE_LOGITS] = {};
 #pragma unroll
-        for (int i = 0; i < PER_LANE; i++) {
-            const int at = lane + 32 * i, expert = (int)blockIdx.x + at % SHARE * (int)gridDim.x;
-            if (P::HAS_ROUTER_BIAS && at < P::ROWS * SHARE && expert < P::ROUTED)
-                add[i] = load_element<P::ROUTER_BIAS_DTYPE>(operands.bias, expert);
-        }
+        for (int i = 0; i < LANE_LOGITS; i++)
+            if (P::HAS_ROUTER_BIAS && lane + 32 * i < COUNT && expert_of(lane + 32 * i) < P::ROUTED)
+                add[i] = load_element<P::ROUTER_BIAS_DTYPE>(operands.bias, expert_of(lane + 32 * i));
         barrier_wait(own.parts_full, 0);
 #pragma unroll
-        for (int i = 0; i < PER_LANE; i++) {
-            const int at = lane + 32 * i, row = at / SHARE, expert = (int)blockIdx.x + at % SHARE * (int)gridDim.x;
-            if (row >= rows || expert >= P::ROUTED) continue;
+        for (int i = 0; i < LANE_LOGITS; i++) {
+            const int at = lane + 32 * i, row = at / P::SHARE;
+            if (row >= rows || expert_of(at) >= P::ROUTED) continue;
             float sum = 0;
 #pragma unroll
             for (int warp = 0; warp < WARPS; warp++)
-                sum += load_shared_float(own.parts + 4 * (u32)(warp * P::ROWS * SHARE + at));
+                sum += load_shared_float(own.parts + 4 * (u32)((warp * P::ROWS + row) * SHARE + at % P::SHARE));
             if constexpr (P::HAS_NORM) sum *= factor_of(shared, row);
-            store_relaxed(operands.workspace + place_of(row, expert), bits_of_float(marked(sum + add[i])));
+            bits[i] = bits_of_float(marked(sum + add[i]));
+        }
+        /* The lanes share the copies. */
+#pragma unroll
+        for (int i = 0; i < LANE_LOGITS; i++) {
+            constexpr int LAST = COUNT - 32 * (LANE_LOGITS - 1);
+            const int stores = (i == LANE_LOGITS - 1 ? LAST : 32) * COPIES;
+            for (int first = 0; first < stores; first += 32) {
+                const int source = (first + lane) / COPIES % 32, at = source + 32 * i;
+                const u32 logit = __shfl_sync(0xffffffffu, bits[i], source);
+                if (first + lane < stores && logit) /* others have no logit */
+                    store_relaxed(operands.workspace + place_of((first + lane) % COPIES, at / P::SHARE, expert_of(at)),
+                                  logit);
+            }
         }
         if constexpr (P::HAS_NORM) {
             __syncwarp();
@@ -152,22 +241,23 @@ template <class P> struct routed_matmul_body {
         return rsqrtf(matmul::template ordered_squares<WARPS>(shared.squares, row) / P::K + float_of_bits(P::EPS_BITS));
     }
 
-    /* The experts of rows warp, warp + WARPS, ..., by a consumer warp, which arrives at routes_full: no tile waits for the weights
-     * of the choices. Block 0 makes them for the launches that follow. */
-    static __device__ __forceinline__ void choose(u8 *memory, const router_operands operands, int rows, float *routes,
-                                                  const routing_layout own)
+    /* Rows warp, warp + WARPS, ... of a consumer warp. */
+    static constexpr int TURNS = (P::ROWS + WARPS - 1) / WARPS;
+    typedef typename router::chosen_row chosen_rows[TURNS];
+
+    /* The experts of a consumer warp's rows. It arrives at routes_full: no tile waits for the weights of the choices. */
+    static __device__ __forceinline__ void choose(u8 *memory, const router_operands operands, int rows,
+                                                  chosen_rows &chosen, const routing_layout own)
     {
-        constexpr int TURNS = (P::ROWS + WARPS - 1) / WARPS;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         float *const claims = (float *)(memory + LAYOUT.claims) + (P::ROUTER_GROUPS > 1 ? warp * P::ROUTED : 0);
-        typename router::chosen_row chosen[TURNS];
         /* Unrolled: after a loop whose variable began as `warp`, ptxas of CUDA 13.0 formed warp + WARPS, which `consume` needs, from the
          * register that the loop had changed. */
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             const int row = warp + turn * WARPS;
             if (row >= rows) break;
-            const u32 *const logits = operands.workspace + place_of(row, lane);
+            const u32 *const logits = operands.workspace + place_of((int)blockIdx.x % COPIES, row, lane);
             typename router::inputs in = {};
             if constexpr (P::HAS_SEEDS) in.seed = operands.seeds[P::COUNT_INDEX ? operands.index[row] : row];
             bool all;
@@ -196,22 +286,27 @@ template <class P> struct routed_matmul_body {
                                        claims, (u16 *)(memory + LAYOUT.kept) + row * TOP_K);
         }
         barrier_arrive(own.routes_full);
-        if (blockIdx.x > 0) return;
+    }
+
+    /* The weights of the choices of a consumer warp's rows, `pitch` floats from one row's to the next one's. */
+    static __device__ __forceinline__ void weigh(const router_operands operands, int rows, chosen_rows &chosen,
+                                                 float *weights, int pitch)
+    {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
-            const int row = warp + turn * WARPS;
-            if (row < rows) router::weigh(chosen[turn], operands.scales, routes + row * (2 * TOP_K));
+            const int row = (int)threadIdx.x / 32 + turn * WARPS;
+            if (row < rows) router::weigh(chosen[turn], operands.scales, weights + row * pitch);
         }
     }
 
-    /* The logits of this block's rows are read: the last block clears the workspace. By a warp. */
-    static __device__ __forceinline__ void leave(u32 *workspace)
+    /* This block needs the workspace no more: the last one clears its first `words`, a multiple of 4. By a warp. */
+    static __device__ __forceinline__ void leave(u32 *workspace, int words)
     {
         const int lane = (int)threadIdx.x % 32;
         u32 ticket = 0;
         if (lane == 0) ticket = count_relaxed(workspace, gridDim.x - 1);
         if (__shfl_sync(0xffffffffu, ticket, 0) != gridDim.x - 1) return;
-        for (int i = lane; i < P::ROWS * ROW_LOGITS; i += 32) workspace[LOGITS_AT + i] = 0;
+        for (int i = LOGITS_AT / 4 + lane; i < words / 4; i += 32) ((uint4 *)workspace)[i] = make_uint4(0, 0, 0, 0);
     }
 
     /* Experts and lists for the launches that follow, by one warp. */
@@ -248,9 +343,7 @@ template <class P> struct routed_matmul_body {
         const int warp = (int)threadIdx.x / 32;
         typename matmul::choices held = {};
         if (threadIdx.x == 0) {
-            barrier_init(own.matrix_full, 1);
-            barrier_init(own.parts_full, 32 * WARPS); /* every lane arrives, as in matmul_gemv */
-            barrier_init(own.routes_full, 32 * WARPS);
+            init_barriers(own);
             matmul::init_barriers(shared);
         }
         __syncthreads();
@@ -259,29 +352,19 @@ template <class P> struct routed_matmul_body {
         const block_work work = matmul::find_work(rows);
         const u32 experts_at = shared_address(memory + LAYOUT.experts);
         if (warp == WARPS + 1) {
-            bool waits = true;
             copy_matrix(operands.matrix, own);
-            matmul::produce_by(
-                [&](int choice) {
-                    if (choice % TOP_K >= router::CHOSEN) return router::ROUTED + choice % TOP_K - router::CHOSEN;
-                    if (waits) {
-                        barrier_wait(own.routes_full, 0);
-                        held.load_shared_experts(experts_at);
-                        waits = false;
-                    }
-                    return held.expert_of(choice);
-                },
-                weights, bias, work, shared);
+            produce(weights, bias, work, experts_at, held, shared, own);
             return;
         }
         if (warp < WARPS) {
             matmul::prefetch_norm(norm, work);
             device_wait();
-            matmul::stage_x(x, norm, work, shared);
-            barrier_wait(own.matrix_full, 0);
-            multiply_matrix(shared, own);
+            stage_and_multiply(x, norm, work, shared, own);
             barrier_arrive(own.parts_full);
-            choose(memory, operands, rows, routes, own);
+            chosen_rows chosen;
+            choose(memory, operands, rows, chosen, own);
+            /* For the launches that follow. */
+            if (blockIdx.x == 0) weigh(operands, rows, chosen, routes, 2 * TOP_K);
             matmul::consume(x, norm, work, shared);
         } else {
             device_wait();
@@ -297,7 +380,7 @@ template <class P> struct routed_matmul_body {
             barrier_wait(own.routes_full, 0);
             held.load_shared_experts(experts_at);
             if (blockIdx.x == 0) publish(memory, rows, routes, lists);
-            leave(operands.workspace);
+            leave(operands.workspace, LOGITS_END);
             matmul::finish(weights, out, bias, nullptr, work, held, shared);
         }
     }

@@ -58,8 +58,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 static uint64_t counter_bytes(const int64_t *params)
 {
-    return ROUTED_MATMUL_TICKET_BYTES + sizeof(float) * (uint64_t)params[ROUTED_MATMUL_ROWS] *
-                                            (uint64_t)layout_round_up(params[ROUTED_MATMUL_ROUTED], 32);
+    return (uint64_t)routed_matmul_workspace_bytes(params[ROUTED_MATMUL_ROWS], params[ROUTED_MATMUL_ROUTED]);
 }
 
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)

@@ -5,8 +5,25 @@
 
 #include "kernels/cuda/include/layout.cuh"
 
-/* Rows of the router's matrix that a thread block has at most; bytes of the workspace before the logits. */
-enum { ROUTED_MATMUL_MOST_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 64 };
+/* Rows of the router's matrix that a thread block has at most; bytes of the workspace before the logits; of all copies of those, but
+ * that there is one. */
+enum { ROUTED_MATMUL_MOST_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 64, ROUTED_MATMUL_MOST_LOGIT_BYTES = 16 << 10 };
+
+/* Bytes of the logits of all rows, each row's in whole lines. */
+LAYOUT_FUNCTION layout_size routed_matmul_logit_bytes(layout_size rows, layout_size routed)
+{
+    return 4 * rows * layout_round_up(routed, 32);
+}
+/* Copies of the logits: blocks that read one place at the same time wait for each other. */
+LAYOUT_FUNCTION layout_size routed_matmul_copies(layout_size rows, layout_size routed)
+{
+    const layout_size copies = ROUTED_MATMUL_MOST_LOGIT_BYTES / routed_matmul_logit_bytes(rows, routed);
+    return copies < 1 ? 1 : layout_smaller(copies, 32);
+}
+LAYOUT_FUNCTION layout_size routed_matmul_workspace_bytes(layout_size rows, layout_size routed)
+{
+    return ROUTED_MATMUL_TICKET_BYTES + routed_matmul_copies(rows, routed) * routed_matmul_logit_bytes(rows, routed);
+}
 
 struct routed_matmul_layout {
     layout_size matrix_pitch; /* bytes of a row of the router's matrix */

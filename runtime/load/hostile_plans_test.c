@@ -6,7 +6,7 @@
 
 #include "kernels/op/op.h"
 #include "kernels/norm_router/norm_router.h"
-#include "kernels/routed_matmul/routed_matmul.h"
+#include "kernels/routed_mlp/routed_mlp.h"
 #include "runtime/load/load.h"
 
 enum {
@@ -59,7 +59,7 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     if (op_param_is_type(param)) return cpu ? DTYPE_F32 : DTYPE_BF16;
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
     /* One expert, which a router's matrix has a row for, and none that all rows share. */
-    if (is_of(param, &op_routed_matmul) || is_of(param, &op_norm_router)) {
+    if (is_of(param, &op_routed_matmul) || is_of(param, &op_routed_mlp) || is_of(param, &op_norm_router)) {
         static const char *const ones[] = {"experts", "routed", "router_groups", "top_groups"};
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (strcmp(param->name, ones[i]) == 0) return 1;

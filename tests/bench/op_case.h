@@ -12,7 +12,7 @@ struct op_setting {
     int64_t value;
 };
 
-enum { OP_CASE_SETTINGS = 10 };
+enum { OP_CASE_SETTINGS = 16 };
 struct op_case {
     enum plan_op op;
     const char *what;

@@ -442,9 +442,22 @@ static void add_expert_layer(const struct expert_layer *layer, int rows)
                                                 cap,
                                                 of_experts[0],
                                                 of_experts[1]}};
+    struct op_case mlp = routed;
+    mlp.op = OP_ROUTED_MLP;
+    mlp.what = "router, gate, up, down";
+    const struct op_setting of_mlp[] = {{"down_n", (int64_t)experts * layer->hidden},
+                                        {"down_k", layer->inner},
+                                        {"down_dtype", layer->encoding},
+                                        {"out_dtype", DTYPE_BF16},
+                                        {"has_residual", 1}};
+    for (int i = 0, at = 0; i < (int)(sizeof of_mlp / sizeof *of_mlp); i++) {
+        while (mlp.settings[at].name) at++;
+        mlp.settings[at] = of_mlp[i];
+    }
     add(&shape, &up);
     add(&shape, &down);
     if (sums) add(&shape, &routed);
+    if (sums) add(&shape, &mlp);
     if (!sums) add(&shape, &sum);
 }
 

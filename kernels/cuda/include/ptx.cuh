@@ -325,6 +325,10 @@ __device__ __forceinline__ void store_relaxed(u32 *to, u32 value)
 {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_relaxed(u16 *to, u16 value)
+{
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(to), "h"(value) : "memory");
+}
 __device__ __forceinline__ float4 load_relaxed(const float4 *from)
 {
     float4 value;
