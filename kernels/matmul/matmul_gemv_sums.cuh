@@ -103,13 +103,20 @@ template <class P, class MATMUL> struct matmul_gemv_sums_body {
         if constexpr (P::COPY == GEMV_COPY_THREADS) copy_wait_all();
     }
 
+    /* What a lane stages at once: vectors, their rows of x, of which there is none from X_ROWS on, and their k of this block's part. */
+    static constexpr int STEP_VECTORS = STEP / 8, ROW_VECTORS = WARP_STEPS * STEP_VECTORS; /* of a row's choices */
+    static constexpr int LANE_VECTORS = (P::ROWS * ROW_VECTORS + 31) / 32, MOST_LOADS = P::WARPS > 8 ? 4 : 8;
+    static constexpr int BATCH = LANE_VECTORS < MOST_LOADS ? LANE_VECTORS : MOST_LOADS; /* loads under way */
+    typedef vector batch_vectors[BATCH];
+    typedef int batch_places[BATCH];
+
     /* A consumer warp stages what it multiplies of the x of all choices, so that it waits for no other warp. */
     static __device__ __forceinline__ void stage_x(const void *x, const block_work work, const shared_layout shared)
     {
         stage_x_by(
-            [&](auto &values, const auto &x_row, const auto &k) {
+            [&](batch_vectors &values, const batch_places &x_row, const batch_places &k) {
 #pragma unroll
-                for (int i = 0; i < (int)(sizeof x_row / sizeof *x_row); i++) {
+                for (int i = 0; i < BATCH; i++) {
                     values[i] = {};
                     if (x_row[i] < matmul::X_ROWS && k[i] < work.part_k)
                         values[i] = matmul::load_x(x, x_row[i], work.first_k + k[i]).low;
@@ -118,18 +125,14 @@ template <class P, class MATMUL> struct matmul_gemv_sums_body {
             work, shared);
     }
 
-    /* `load`: vectors from their rows of x, of which there is none from X_ROWS on, and from their k of this block's part; zeros where
-     * there is nothing. */
+    /* `load`: zeros where there is nothing. */
     template <class LOAD>
     static __device__ __forceinline__ void stage_x_by(LOAD load, const block_work work, const shared_layout shared)
     {
-        constexpr int STEP_VECTORS = STEP / 8, ROW_VECTORS = WARP_STEPS * STEP_VECTORS; /* of a row's choices */
-        constexpr int LANE_VECTORS = (P::ROWS * ROW_VECTORS + 31) / 32, MOST = P::WARPS > 8 ? 4 : 8;
-        constexpr int BATCH = LANE_VECTORS < MOST ? LANE_VECTORS : MOST; /* loads under way */
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         for (int first = lane; first - lane < work.rows * ROW_VECTORS; first += 32 * BATCH) {
-            int x_row[BATCH], k[BATCH];
-            vector values[BATCH];
+            batch_places x_row, k;
+            batch_vectors values;
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int v = first + 32 * i, row = v / ROW_VECTORS;

@@ -49,13 +49,13 @@ template <class P> struct routed_mlp_body {
         u32 named[choices::PER_LANE];
         held.find_named(named);
         down::stage_x_by(
-            [&](auto &values, const auto &x_row, const auto &k) {
-                constexpr int COUNT = sizeof x_row / sizeof *x_row;
+            [&](typename down::batch_vectors &values, const typename down::batch_places &x_row,
+                const typename down::batch_places &k) {
                 bool there;
                 do {
                     there = true;
 #pragma unroll
-                    for (int i = 0; i < COUNT; i++) {
+                    for (int i = 0; i < down::BATCH; i++) {
                         values[i] = {};
                         /* Nobody writes those of a choice of no expert. */
                         if (x_row[i] >= down::matmul::X_ROWS || k[i] >= work.part_k ||
