@@ -20,6 +20,7 @@ const struct pass *const passes[] = {
     &pass_activation_dtypes,
     &pass_fuse_router,
     &pass_fuse_routed_mlp,
+    &pass_early_routes,
     &pass_fuse_sum_norm,
     &pass_dead_code,
     NULL,

@@ -16,7 +16,7 @@ struct pass {
 extern const struct pass pass_shard, pass_last_position, pass_fuse_residual_norm, pass_fuse_all_reduce,
     pass_fuse_norm_add, pass_fuse_norm_factor, pass_matmul_inputs, pass_fuse_residual_matmul, pass_fuse_norm_matmul,
     pass_fuse_rope_attention, pass_expert_sums, pass_eight_bit_inputs, pass_activation_dtypes, pass_compute_dtype,
-    pass_fuse_router, pass_fuse_routed_mlp, pass_fuse_sum_norm, pass_dead_code;
+    pass_fuse_router, pass_fuse_routed_mlp, pass_early_routes, pass_fuse_sum_norm, pass_dead_code;
 
 extern const struct pass *const passes[]; /* in order, ended by NULL */
 

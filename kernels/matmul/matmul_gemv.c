@@ -26,6 +26,9 @@ static struct gemv_layout layout_of(const int64_t *params)
                         params[MATMUL_GEMV_X_SHARED], params[MATMUL_GEMV_COPY], matmul_sums_choices(params));
 }
 
+/* Begins while the launch before runs, and takes the routes from it. */
+static bool reads_early(const int64_t *params) { return params[MATMUL_EARLY_ROUTES] && matmul_sums_choices(params); }
+
 static int64_t shared_bytes(const int64_t *params) { return layout_of(params).bytes; }
 
 static int64_t tiles(const int64_t *params)
@@ -100,7 +103,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     int64_t shared = shared_bytes(params);
     const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], per_sm = params[MATMUL_GEMV_CTAS_PER_SM];
     /* A launch that begins while the one before multiplies takes the other half of each multiprocessor. */
-    const int64_t least = params[MATMUL_EARLY_ROUTES] ? 0 : matmul_device_least_shared(gpu, per_sm);
+    const int64_t least = reads_early(params) ? 0 : matmul_device_least_shared(gpu, per_sm);
     if (shared < least) shared = least;
     if (shared > gpu->shared_per_block) return "the ring and x do not fit in shared memory";
     int64_t clusters = gpu->multiprocessors * per_sm / split_k;
@@ -237,7 +240,7 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
     if (problem_illegal(params)) return 0;
     /* No cluster, if x leaves enough shared memory: in a cluster every tile waits for all thread blocks. */
     for (int i = 0; i < count; i++) {
-        if (params[MATMUL_EARLY_ROUTES]) { /* beside the launch before, if that leaves room */
+        if (reads_early(params)) { /* beside the launch before, if that leaves room */
             candidates.most_shared = matmul_device_second_shared(gpu);
             add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
             candidates.most_shared = INT64_MAX;

@@ -751,6 +751,8 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         const int warp = (int)threadIdx.x / 32;
 
         if (threadIdx.x == 0) init_barriers(shared);
+        /* With experts and an activation only after the wait: EARLY_ROUTES of the launch that follows (matmul.h). */
+        if constexpr (SHARES_X) device_wait();
         /* Early, so that the next launch fills its ring as soon as this one leaves room; a later trigger was slower. */
         device_trigger();
         __syncthreads();

@@ -20,6 +20,7 @@
     PARAM(EXPERTS) = 128;           \
     PARAM(ROUTE_WIDTH) = 16;        \
     PARAM(PARTS) = 0;               \
+    PARAM(EARLY_ROUTES) = 0;        \
     PARAM(WARPS) = 8;               \
     PARAM(STAGES) = 4;              \
     PARAM(CHUNK) = 512;             \

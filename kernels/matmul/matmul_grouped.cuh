@@ -26,6 +26,7 @@ template <class P> struct matmul_grouped_body {
     static_assert(P::K % 32 == 0 && P::CHUNK % 128 == 0 && COLUMNS >= 1 && COLUMNS <= GROUPED_MOST_COLUMNS, "shapes");
     static_assert(!P::HAS_RESIDUAL && !P::HAS_NORM && (SHARES_X || P::PARTS), "no sum over choices");
 
+    static constexpr bool EARLY = P::EARLY_ROUTES;
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
@@ -153,10 +154,13 @@ template <class P> struct matmul_grouped_body {
         return load_shared_int(shared.choices + 4 * (u32)(g.begin + i));
     }
 
-    /* Weights of `length` k from first_k into a stage. By the whole producer warp. */
+    /* Weights of `length` k from first_k into a stage, whose phase expects them and x. By the whole producer warp. */
     static __device__ __forceinline__ void copy_weights(const u16 *weights, const piece p, int first_k, int length,
                                                         u32 target, u32 full, u64 policy)
     {
+        const int weight_bytes = CODED ? panels_of(p) * strip_bytes_of(length) : rows_of(p) * length * 2;
+        if (threadIdx.x % 32 == 0) barrier_arrive_expect(full, (u32)(weight_bytes + p.of.count * length * 2));
+        __syncwarp();
         const int lane = (int)threadIdx.x % 32, first_row = p.of.expert * MATRIX_N + p.first;
         if constexpr (CODED) {
             constexpr i64 PANEL_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
@@ -182,12 +186,18 @@ template <class P> struct matmul_grouped_body {
         return (length + FRAGMENT_STRIP_K - 1) / FRAGMENT_STRIP_K * FRAGMENTS.strip_bytes;
     }
 
-    /* The producer warp: fills the ring. */
+    /* The producer warp: fills the ring. With EARLY_ROUTES weights of the first stages before the launch before has ended. */
     static __device__ __forceinline__ void produce(const u16 *x, const u16 *weights, int count,
                                                    const shared_layout shared)
     {
         const u64 policy = policy_evict_first();
-        const int lane = (int)threadIdx.x % 32;
+        const int lane = (int)threadIdx.x % 32, early = EARLY ? min(P::STAGES, count * CHUNKS) : 0;
+        for (int n = 0; n < early; n++) {
+            const int first_k = n % CHUNKS * P::CHUNK;
+            copy_weights(weights, find_piece(n / CHUNKS, shared), first_k, min(P::CHUNK, P::K - first_k),
+                         shared.ring + (u32)(n * STAGE_BYTES), shared.full + 8 * (u32)n, policy);
+        }
+        if constexpr (EARLY) device_wait();
         int stage = 0;
         u32 parity = 1; /* of the phase before the first: the ring begins empty */
         for (int i = 0; i < count; i++) {
@@ -198,10 +208,7 @@ template <class P> struct matmul_grouped_body {
                 const int first_k = chunk * P::CHUNK, length = min(P::CHUNK, P::K - first_k);
                 const u32 target = shared.ring + (u32)(stage * STAGE_BYTES), full = shared.full + 8 * (u32)stage;
                 barrier_wait(shared.empty + 8 * (u32)stage, parity);
-                const int weight_bytes = CODED ? panels_of(p) * strip_bytes_of(length) : rows_of(p) * length * 2;
-                if (lane == 0) barrier_arrive_expect(full, (u32)(weight_bytes + p.of.count * length * 2));
-                __syncwarp();
-                copy_weights(weights, p, first_k, length, target, full, policy);
+                if (i * CHUNKS + chunk >= early) copy_weights(weights, p, first_k, length, target, full, policy);
                 if (lane < p.of.count)
                     bulk_copy(target + (u32)(X_AT + lane * X_PITCH), row + first_k, (u32)(length * 2), full);
                 if (++stage == P::STAGES) stage = 0, parity ^= 1;
@@ -374,8 +381,8 @@ template <class P> struct matmul_grouped_body {
             }
             barrier_init_done();
         }
-        device_trigger();
-        device_wait();
+        if constexpr (!EARLY) device_wait();
+        device_trigger(); /* after the wait: EARLY_ROUTES of the launch that follows (matmul.h) */
         load_begins(lists, shared);
         __syncthreads();
         const int pieces = find_groups(shared) * TILES - (int)blockIdx.x;
@@ -386,8 +393,10 @@ template <class P> struct matmul_grouped_body {
             produce(x, weights, count, shared);
         else if (warp < P::WARPS)
             consume(count, shared);
-        else
+        else {
+            if constexpr (EARLY) device_wait(); /* earlier launches may read what lies where `out` is */
             finish(weights, out, bias, count, shared);
+        }
     }
 };
 

@@ -168,7 +168,8 @@ static const char *illegal(const int64_t *params)
     if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0))
         return "experts without routes, or the reverse";
     if (params[MATMUL_PARTS] && !params[MATMUL_EXPERTS]) return "parts without experts";
-    if (params[MATMUL_EARLY_ROUTES] && !matmul_sums_choices(params)) return "early_routes without a sum over experts";
+    if (params[MATMUL_EARLY_ROUTES] && (!params[MATMUL_EXPERTS] || matmul_shares_x(params)))
+        return "early_routes without experts, or with an activation";
     if (params[MATMUL_EXPERTS] > 0) {
         const char *why = experts_illegal(params);
         if (why) return why;

@@ -123,8 +123,8 @@ enum { SHAPES = sizeof coded_shapes / sizeof *coded_shapes, KIB = 1 << 10 };
 /* Bytes of the rings: more of them in flight to each multiprocessor slow the memory down. */
 static const struct rings {
     int64_t up, down;
-} rings[] = {{64 * KIB, 72 * KIB}, {48 * KIB, 72 * KIB}, {64 * KIB, 60 * KIB},
-             {80 * KIB, 72 * KIB}, {64 * KIB, 96 * KIB}, {48 * KIB, 48 * KIB}};
+} rings[] = {{64 * KIB, 76 * KIB}, {48 * KIB, 76 * KIB},  {64 * KIB, 64 * KIB},
+             {80 * KIB, 76 * KIB}, {64 * KIB, 100 * KIB}, {48 * KIB, 52 * KIB}};
 enum { RINGS = sizeof rings / sizeof *rings, RINGS_OF_OTHERS = 3, MOST_STAGES = 64 };
 
 static int64_t stages_of(int64_t ring_bytes, int64_t stage_bytes)

@@ -95,7 +95,7 @@ def groupeds():
     for i, encoding in enumerate([BF16] + ENCODINGS):
         changes = {"DTYPE": encoding, "K": [160, 544, 256][i % 3], "HAS_BIAS": i % 2, "GROUPS": [2, 4, 8][i % 3], "COLUMNS": [8, 3, 4][i // 2 % 3]}
         yield grouped(5, 3, 48, ROWS=[4, 9][i % 2], EPILOGUE=[1, 2][i % 2], **changes)
-        yield grouped(5, 2, 80, ROWS=[12, 3][i % 2], **changes)
+        yield grouped(5, 2, 80, ROWS=[12, 3][i % 2], EARLY_ROUTES=i // 2 % 2, **changes)
         yield grouped(5, 3, 80, ROWS=[9, 4][i % 2], EPILOGUE=16 + [4, 2, 5][i % 3], **changes)
     yield grouped(70, 2, 48, ROWS=9, VALID=7, DTYPE=BF16, K=96, CHUNK=128, STAGES=2)
     yield grouped(3, 1, 112, ROWS=40, VALID=33, DTYPE=26, K=160, WARPS=1, CHUNK=128, EPILOGUE=1, BLOCKS_IN_ALL=5)

@@ -5,7 +5,7 @@
 
 bool pairs_with_neighbour(enum plan_op op, const int64_t *params)
 {
-    return op == OP_ROUTED_MATMUL || (op == OP_MATMUL && params[MATMUL_EARLY_ROUTES]);
+    return op == OP_ROUTED_MATMUL || (op == OP_MATMUL && params[MATMUL_EARLY_ROUTES] && matmul_sums_choices(params));
 }
 
 /* Shared memory that a block takes; INT64_MAX: the tactic cannot be launched. */
