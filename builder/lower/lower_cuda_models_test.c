@@ -78,6 +78,17 @@ static int count(const struct graph *graph, enum plan_op op)
     return found;
 }
 
+/* Experts' second matmuls that begin while the first one runs. */
+static int count_early(const struct graph *graph)
+{
+    int found = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        found += node->op == OP_MATMUL && node->params[MATMUL_PARTS] && node->params[MATMUL_EARLY_ROUTES];
+    }
+    return found;
+}
+
 /* On GPUs that take it, plans of few rows have a routed_matmul in the place of a router, its matmul and the gated matmul that follows, and
  * the next matmul reads the routes early. */
 TEST(routers_of_few_rows)
@@ -108,6 +119,8 @@ TEST(routers_of_few_rows)
             assert_int_equal(early, 2);
             assert_int_equal(count(&model.graphs[TEST_LARGE_BATCH], OP_ROUTED_MATMUL), 0);
             assert_int_equal(count(&model.graphs[TEST_PREFILL], OP_ROUTED_MATMUL), 0);
+            assert_int_equal(count_early(&model.graphs[TEST_LARGE_BATCH]), 2);
+            assert_int_equal(count_early(&model.graphs[TEST_PREFILL]), 2);
             test_device_model_close(&model);
         }
 }

@@ -9,7 +9,7 @@ enum flag {
     ALIKE = 1,  /* all rows choose the same experts */
     SUMMED = 2, /* without an activation: the weighted sum, and a residual */
     NORMED = 4, /* with an activation: the norm of x */
-    EARLY = 8   /* SUMMED: the routes are there when the launch begins */
+    EARLY = 8   /* without an activation: the routes are there when the launch begins */
 };
 
 struct problem {
@@ -260,6 +260,7 @@ TEST(every_encoding)
         {{16, 13, 20, 3, 80, 640, ENCODING_NONE, EPILOGUE_PLAIN + ACTIVATION_RELU2, DTYPE_NONE, 0}, 4},
         {{7, 6, 20, 3, 48, 384, ENCODING_NONE, ACTIVATION_NONE, DTYPE_NONE, SUMMED}, 9},
         {{1, 1, 9, 4, 64, 768, ENCODING_NONE, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY}, 11},
+        {{16, 15, 20, 3, 80, 640, ENCODING_NONE, ACTIVATION_NONE, DTYPE_BF16, EARLY}, 4},
     };
     enum { CASES = sizeof cases / sizeof *cases };
     TEST_NEEDS_DEVICE();
@@ -287,7 +288,7 @@ TEST(candidates)
           1);
     check(&(struct problem){1, 1, 16, 4, 80, 2880, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY}, 1);
     check(&(struct problem){16, 16, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, 0}, 1);
-    check(&(struct problem){16, 16, 16, 4, 192, 2048, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, 0}, 1);
+    check(&(struct problem){16, 16, 16, 4, 192, 2048, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, EARLY}, 1);
     check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0}, 1);
 }
 
@@ -358,6 +359,8 @@ TEST(early_routes)
     TEST_NEEDS_DEVICE();
     check(&(struct problem){3, 3, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY}, 2);
     check(&(struct problem){2, 0, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY}, 5);
+    check(&(struct problem){16, 13, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, EARLY}, 2);
+    check(&(struct problem){9, 0, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, EARLY}, 5);
 }
 
 TEST(kernels_without_experts)
