@@ -80,8 +80,12 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     const bool routes = cuda && build->has_routed_matmul && build->checkpoint.config.experts.count;
     if ((build->has_weights && !column_orders_open(&build->orders, &build->checkpoint, status)) ||
         !build_choose_joins(build, status) ||
-        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, true, status) ||
-        (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
+        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, true, status))
+        return false;
+    if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
+                           : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
+        return false;
+    if ((cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
                                    true, status)) ||
         (routes && !build_make_graph(build, &build->router_batch, build->target, PLAN_DECODE, GRAPH_ROUTER_BATCH,
                                      compute, true, status)) ||
@@ -90,9 +94,6 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
          !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, 0, compute, true, status)) ||
         (build->rows[PLAN_VERIFY].count &&
          !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, 0, compute, true, status)))
-        return false;
-    if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
-                           : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
         return false;
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&

@@ -112,7 +112,9 @@ bool build_make_graph(struct build *build, struct graph *graph, enum engine_targ
     if (target == TARGET_CPU) graph->rounds_to = rounds_to;
     graph->small_batch = most_rows == GRAPH_SMALL_BATCH;
     graph->router_batch = most_rows == GRAPH_ROUTER_BATCH;
-    return import(build, graph, is_engines, status) && run_build_passes(build, graph, is_engines, status);
+    return import(build, graph, is_engines, status) &&
+           (!graph->small_batch || share_encodings(graph, &build->decode, status)) &&
+           run_build_passes(build, graph, is_engines, status);
 }
 
 bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, enum dtype codes,

@@ -101,6 +101,7 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, c
     graph->gives_hidden = model->hidden;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     return import_graph(graph, status) && column_orders_add(graph, &model->orders, &model->checkpoint, types, status) &&
+           (which != TEST_SMALL_BATCH || share_encodings(graph, &model->graphs[TEST_LARGE_BATCH], status)) &&
            run_passes(graph, NULL, NULL, status);
 }
 
@@ -127,11 +128,12 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     if (predicts) test_expect_success(arch_add_predictor(&model->config, status), status);
     if (!shard_config(&model->config, ranks, &model->rank_config, status)) return false;
     struct graph *wide = &model->graphs[TEST_LARGE_BATCH];
-    for (int g = 0; g < TEST_GRAPHS; g++)
-        if (!make_graph(model, (enum test_graph)g, &types, routed, status)) return false;
+    if (!make_graph(model, TEST_LARGE_BATCH, &types, routed, status)) return false;
     bool bound = model->has_checkpoint ? bind_weights(wide, &model->checkpoint, &types, status)
                                        : assume_weights(wide, (enum encoding_id)compute_dtype, &types, status);
     if (!bound) return false;
+    for (int g = 0; g < TEST_GRAPHS; g++)
+        if (g != TEST_LARGE_BATCH && !make_graph(model, (enum test_graph)g, &types, routed, status)) return false;
     if (context > model->config.max_position) context = model->config.max_position;
     test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
     for (int g = 0; g < TEST_GRAPHS; g++)

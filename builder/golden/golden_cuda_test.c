@@ -4,7 +4,7 @@
 #include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 #include "kernels/op/op.h"
-#include "kernels/routed_matmul/routed_matmul.h"
+#include "kernels/routed_mlp/routed_mlp.h"
 
 /* The tolerance of a plan whose last launch is of this op. */
 static float tolerance_of(enum plan_op op, enum encoding_id kv_dtype, uint32_t eight_bit_rows)
@@ -50,6 +50,7 @@ TEST(tolerance_follows_experts_and_clamped_activations)
     assert_true(tolerance_with(OP_MATMUL, MATMUL_EPILOGUE, ACTIVATION_CLAMPED) == 1e-1f);
     assert_true(tolerance_with(OP_MATMUL, MATMUL_EXPERTS, 8) == 1e-1f);
     assert_true(tolerance_with(OP_ROUTED_MATMUL, ROUTED_MATMUL_EXPERTS, 8) == 1e-1f);
+    assert_true(tolerance_with(OP_ROUTED_MLP, ROUTED_MATMUL_EXPERTS, 8) == 1e-1f);
 }
 
 int main(void) { return test_run(); }

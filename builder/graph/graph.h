@@ -46,7 +46,8 @@ struct graph_weight {
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;
     bool used; /* set by dead_code: some node reads it */
-    /* set by bind_weights and plan_weights; in a graph with input_codes the first two by share_encodings, before its passes */
+    /* set by bind_weights and plan_weights; in a graph with input_codes or small_batch the first two by share_encodings, before its
+     * passes */
     enum encoding_id encoding; /* in the engine file */
     bool keeps_codes;          /* of the quantised tensors that it is of */
     uint64_t offset, bytes;    /* in the weight section */
@@ -85,8 +86,9 @@ struct graph {
     bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul and norm_router */
     int64_t shared_per_block;   /* CUDA: bytes of shared memory that a thread block of the GPU may take; 0: not known */
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
-    bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
-    bool router_batch;          /* CUDA: at most GRAPH_ROUTER_BATCH token rows: a router and its norm in one launch */
+    /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay. Requires, as input_codes: share_encodings. */
+    bool small_batch;
+    bool router_batch; /* CUDA: at most GRAPH_ROUTER_BATCH token rows: a router and its norm in one launch */
     /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
      * the weights have their encodings before the passes run (share_encodings). */
     enum dtype input_codes;

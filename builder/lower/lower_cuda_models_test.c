@@ -10,7 +10,7 @@
 #include "kernels/multiply/multiply.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_attention/rope_attention.h"
-#include "kernels/routed_matmul/routed_matmul.h"
+#include "kernels/routed_mlp/routed_mlp.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_columns/select_columns.h"
 #include "kernels/state_space/state_space.h"
@@ -89,24 +89,34 @@ static int count_early(const struct graph *graph)
     return found;
 }
 
-/* On GPUs that take it, plans of few rows have a routed_matmul in the place of a router, its matmul and the gated matmul that follows, and
- * the next matmul reads the routes early. */
+/* On GPUs that take it, plans of few rows have a routed_mlp in the place of a router, its matmul and the matmuls of the experts. Where
+ * it does not fit the first of them is in a routed_matmul, whose routes the second one reads early. */
 TEST(routers_of_few_rows)
 {
-    static const char *const sources[] = {
-        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 2, "
-        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
-        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48}",
-        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "
-        "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
-        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
-        "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
-        "\"n_group\": 4, \"topk_group\": 2}",
+    static const struct {
+        const char *config;
+        bool fits;
+    } models[] = {
+        {"{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 2, "
+         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+         "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48}",
+         true},
+        {"{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "
+         "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
+         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
+         "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
+         "\"n_group\": 4, \"topk_group\": 2}",
+         true},
+        /* x of all rows */
+        {"{\"model_type\": \"qwen3_moe\", \"hidden_size\": 8192, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+         "\"num_experts\": 16, \"num_experts_per_tok\": 1, \"moe_intermediate_size\": 192}",
+         false},
     };
-    for (int s = 0; s < 2; s++)
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (uint32_t ranks = 1; ranks <= 2; ranks++) {
             struct test_device_model model;
-            test_device_model_open_routed(&model, sources[s], ranks);
+            test_device_model_open_routed(&model, models[m].config, ranks);
             if (ranks > 1) test_device_model_exchange(&model, 2048);
             test_lower_all(&model, &test_gpus[TEST_GPU_90]);
             const struct graph *small = &model.graphs[TEST_SMALL_BATCH];
@@ -114,13 +124,15 @@ TEST(routers_of_few_rows)
             for (int n = 0; n < small->node_count; n++)
                 early += small->nodes[n].op == OP_MATMUL && small->nodes[n].params[MATMUL_EARLY_ROUTES] &&
                          small->nodes[n - 1].op == OP_ROUTED_MATMUL;
-            assert_int_equal(count(small, OP_ROUTED_MATMUL), 2);
+            assert_int_equal(count(small, OP_ROUTED_MLP), models[m].fits ? 2 : 0);
+            assert_int_equal(count(small, OP_ROUTED_MATMUL), models[m].fits ? 0 : 2);
             assert_int_equal(count(small, OP_ROUTER), 0);
-            assert_int_equal(early, 2);
-            assert_int_equal(count(&model.graphs[TEST_LARGE_BATCH], OP_ROUTED_MATMUL), 0);
-            assert_int_equal(count(&model.graphs[TEST_PREFILL], OP_ROUTED_MATMUL), 0);
-            assert_int_equal(count_early(&model.graphs[TEST_LARGE_BATCH]), 2);
-            assert_int_equal(count_early(&model.graphs[TEST_PREFILL]), 2);
+            assert_int_equal(early, models[m].fits ? 0 : 2);
+            for (int g = TEST_LARGE_BATCH; g <= TEST_PREFILL; g++) {
+                assert_int_equal(count(&model.graphs[g], OP_ROUTED_MATMUL), 0);
+                assert_int_equal(count(&model.graphs[g], OP_ROUTED_MLP), 0);
+                assert_int_equal(count_early(&model.graphs[g]), 2);
+            }
             test_device_model_close(&model);
         }
 }

@@ -4,6 +4,8 @@
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/routed_mlp/routed_mlp.h"
 
+_Static_assert((int)ROUTED_MLP_DOWN_SCALE_BITS < (int)GRAPH_MAX_PARAMS, "the last parameter that a node has");
+
 /* The matmul that reads what the node makes, and nobody else does; NULL: there is none that the launch can take. */
 static struct graph_node *find_down(struct graph *graph, const struct graph_index *index, const struct graph_node *up)
 {

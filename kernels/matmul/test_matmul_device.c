@@ -150,15 +150,22 @@ bool matmul_device_next_coded(size_t *index, enum encoding_id *encoding)
     return false;
 }
 
+float *matmul_device_fill_matrix(struct test_launch *launch, int operand, int64_t encoding, int64_t n, int64_t k,
+                                 struct test_random *random)
+{
+    const uint64_t rows = (uint64_t)n, depth = (uint64_t)k;
+    struct panel_form form;
+    float *values = test_take(&launch->memory, rows * depth * sizeof *values);
+    assert_true(fragment_form(encoding, &form));
+    test_coded_matrix(random, &form, fragment_bytes(depth, encoding), rows, depth, launch->host[operand], values);
+    return values;
+}
+
 float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *random)
 {
-    const int64_t encoding = launch->params[MATMUL_DTYPE];
-    const uint64_t n = (uint64_t)launch->params[MATMUL_N], k = (uint64_t)launch->params[MATMUL_K];
-    struct panel_form form;
-    float *values = test_take(&launch->memory, n * k * sizeof *values);
-    assert_true(fragment_form(encoding, &form));
-    test_coded_matrix(random, &form, fragment_bytes(k, encoding), n, k, launch->host[MATMUL_W], values);
-    return values;
+    const int64_t *params = launch->params;
+    return matmul_device_fill_matrix(launch, MATMUL_W, params[MATMUL_DTYPE], params[MATMUL_N], params[MATMUL_K],
+                                     random);
 }
 
 /* Codes and scales with which x is up to 1. Row 0 of int8 has the largest code throughout. */

@@ -63,6 +63,9 @@ void matmul_device_check_coded_candidates(const struct device_kernel *kernel, co
 
 /* Random codes as the launch's W, and the values that they stand for, in memory of the launch. Requires: W is coded. */
 float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *random);
+/* The same of a matrix [n, k] that another operand is. */
+float *matmul_device_fill_matrix(struct test_launch *launch, int operand, int64_t encoding, int64_t n, int64_t k,
+                                 struct test_random *random);
 
 /* The same of anything that computes the contract: `run` with the addresses of the operands. */
 typedef void matmul_device_run(void *context, const cu_deviceptr *operands, int count);

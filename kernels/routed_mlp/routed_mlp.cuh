@@ -26,7 +26,8 @@ template <class P> struct routed_mlp_body {
     static_assert(P::OUT_DTYPE != DTYPE_F32, "halves are their own flags");
 
     static constexpr int WARPS = P::WARPS, THREADS = routed::THREADS, TOP_K = routed::TOP_K, CHOICES = P::ROWS * TOP_K;
-    static constexpr int BLOCKS = up::BLOCKS < down::BLOCKS ? up::BLOCKS : down::BLOCKS;
+    static constexpr int BLOCKS =
+        WARPS > 8 || up::BLOCKS == 1 ? 1 : down::BLOCKS; /* as matmul_gemv_body's; 16 warps have more to keep */
     static constexpr routed_mlp_layout LAYOUT =
         routed_mlp_lay_out(routed::LAYOUT.bytes, down::matmul::LAYOUT.bytes, CHOICES);
     static constexpr int ACTIVATIONS_AT = (int)routed_mlp_activations_at(P::ROWS, P::ROUTED) / 4; /* words */

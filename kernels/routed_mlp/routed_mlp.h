@@ -16,11 +16,13 @@
 
 enum routed_mlp_operand {
     ROUTED_MLP_W = ROUTED_MATMUL_W,
-    ROUTED_MLP_OUT = ROUTED_MATMUL_OUT,             /* DOWN_OUT_DTYPE[rows, DOWN_N / EXPERTS] */
+    /* DOWN_OUT_DTYPE[rows, DOWN_N / EXPERTS]. May be X, of the same row bytes: a block that writes a row of out has the activations of
+     * that row and every logit, so that all that need the row of x have read it. */
+    ROUTED_MLP_OUT = ROUTED_MATMUL_OUT,
     ROUTED_MLP_DOWN = ROUTED_MATMUL_ROUTES,         /* as MATMUL_W, with experts: DOWN_DTYPE[DOWN_N, DOWN_K] */
     ROUTED_MLP_DOWN_BIAS = ROUTED_MATMUL_LISTS,     /* HAS_DOWN_BIAS: DOWN_BIAS_DTYPE[DOWN_N] */
     ROUTED_MLP_WORKSPACE = ROUTED_MATMUL_WORKSPACE, /* logits and activations, for the launch's blocks */
-    ROUTED_MLP_RESIDUAL = ROUTED_MATMUL_OPERANDS,   /* HAS_RESIDUAL: f32[rows, DOWN_N / EXPERTS]; may be OUT, and X */
+    ROUTED_MLP_RESIDUAL = ROUTED_MATMUL_OPERANDS,   /* HAS_RESIDUAL: f32[rows, DOWN_N / EXPERTS]; may be OUT */
     ROUTED_MLP_OPERANDS
 };
 /* OUT_DTYPE of routed_matmul is that of the activations, 16 bits. */

@@ -133,9 +133,10 @@ static int64_t stages_of(int64_t ring_bytes, int64_t stage_bytes)
     return stages < 2 ? 2 : stages > MOST_STAGES ? MOST_STAGES : stages;
 }
 
-static int add(const int64_t *params, const struct shape *shape, const struct rings *ring, bool coded,
+static int add(const int64_t *params, const struct shape *shape, const struct rings *ring, int64_t copy,
                const struct device_facts *gpu, int64_t (*found)[PLAN_MAX_PARAMS], int count, int capacity)
 {
+    const bool coded = fragment_is_coded(params[ROUTED_MATMUL_DTYPE]);
     const int64_t most_chunk = layout_round_up(params[ROUTED_MLP_DOWN_K], coded ? FRAGMENT_STRIP_K : 64);
     int64_t own[PLAN_MAX_PARAMS] = {0}, down[PLAN_MAX_PARAMS] = {0};
     struct device_geometry up_geometry = {0}, down_geometry = {0};
@@ -143,7 +144,7 @@ static int add(const int64_t *params, const struct shape *shape, const struct ri
     own[ROUTED_MLP_WARPS] = shape->warps;
     own[ROUTED_MLP_CHUNK] = shape->chunk;
     own[ROUTED_MLP_TILE_GROUPS] = shape->groups;
-    own[ROUTED_MLP_COPY] = coded ? MATMUL_GEMV_COPY_ROWS : MATMUL_GEMV_COPY_BOXES;
+    own[ROUTED_MLP_COPY] = copy;
     own[ROUTED_MLP_DOWN_CHUNK] = shape->down_chunk < most_chunk ? shape->down_chunk : most_chunk;
     own[ROUTED_MLP_DOWN_GROUPS] = shape->down_groups;
     own[ROUTED_MLP_STAGES] = stages_of(ring->up, up_layout(own).stage_bytes);
@@ -173,9 +174,12 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
     const bool coded = fragment_is_coded(params[ROUTED_MATMUL_DTYPE]);
     const struct shape *const shapes = coded ? coded_shapes : plain_shapes;
     int count = 0;
-    for (int i = 0; i < SHAPES; i++)
-        for (int r = 0; r < (i == 0 ? (int)RINGS : (int)RINGS_OF_OTHERS); r++)
-            count = add(params, &shapes[i], &rings[r], coded, gpu, params_out, count, capacity);
+    /* Rows where a matrix is smaller than a box. */
+    for (int64_t copy = coded ? MATMUL_GEMV_COPY_ROWS : MATMUL_GEMV_COPY_BOXES;
+         copy >= MATMUL_GEMV_COPY_ROWS && count == 0; copy--)
+        for (int i = 0; i < SHAPES; i++)
+            for (int r = 0; r < (i == 0 ? (int)RINGS : (int)RINGS_OF_OTHERS); r++)
+                count = add(params, &shapes[i], &rings[r], copy, gpu, params_out, count, capacity);
     return count;
 }
 

@@ -91,7 +91,7 @@ static const struct op_operand operand_schema[ROUTED_MLP_OPERANDS] = {
     [ROUTED_MLP_W] = {"w", ROLE_WEIGHT, .dtype = ROUTED_MATMUL_DTYPE, .rows = ROUTED_MATMUL_N,
                       .columns = ROUTED_MATMUL_K, .bytes = routed_matmul_weight_bytes},
     [ROUTED_MLP_OUT] = {"out", ROLE_OUTPUT, .dtype = ROUTED_MLP_DOWN_OUT_DTYPE, .rows = ROUTED_MATMUL_ROWS,
-                        .width = out_width, .replaces = 1u << ROUTED_MLP_RESIDUAL},
+                        .width = out_width, .replaces = 1u << ROUTED_MLP_RESIDUAL | 1u << ROUTED_MATMUL_X},
     [ROUTED_MLP_DOWN] = {"down", ROLE_WEIGHT, .dtype = ROUTED_MLP_DOWN_DTYPE, .rows = ROUTED_MLP_DOWN_N,
                          .columns = ROUTED_MLP_DOWN_K, .bytes = down_bytes},
     [ROUTED_MLP_DOWN_BIAS] = {"down_bias", ROLE_WEIGHT, .present = ROUTED_MLP_HAS_DOWN_BIAS,

@@ -64,6 +64,7 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (strcmp(param->name, ones[i]) == 0) return 1;
         if (strcmp(param->name, "route_width") == 0) return 2;
+        if (strcmp(param->name, "epilogue") == 0) return ACTIVATION_SILU;
     }
     /* A matmul with all else has no experts. */
     if (strcmp(param->name, "experts") == 0) return clamp(param, !has_all);

@@ -131,9 +131,9 @@ class Fit(Planning):
         flags = ("--target", "cuda", "--gpu", "h200", "--batch-sizes", "1", "--max-batch", "1")
         fused = self.plan(config, *flags, "--dump-after", "dead_code")
         apart = self.plan(config, *flags, "--keep", "*mlp.gate.weight=int8")
-        self.assertIn("routed_matmul(", fused.stdout)
+        self.assertIn("routed_mlp(", fused.stdout)
         self.assertNotIn("warning", fused.stderr)
-        self.assertRegex(apart.stderr, r"decode plan of 1 rows: made as for many rows: routed_matmul .*matrix_dtype")
+        self.assertRegex(apart.stderr, r"decode plan of 1 rows: made as for many rows: routed_mlp .*matrix_dtype")
 
     def test_parts(self):
         """Weights, scratch and the KV pages of one full sequence."""

@@ -248,7 +248,7 @@ class SharedExperts(ReferenceTest):
                         continue
                     _, few_rows, more_rows = decode_graphs(model, "dead_code", "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096",
                                                            *options)
-                    for graph, op in ((few_rows, "routed_matmul"), (more_rows, "norm_router")):
+                    for graph, op in ((few_rows, "routed_mlp"), (more_rows, "norm_router")):
                         fused = [line for line in graph.splitlines() if "= %s(" % op in line]
                         self.assertEqual(len(fused), layers)
                         for line in fused:
