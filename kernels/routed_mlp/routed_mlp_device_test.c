@@ -132,9 +132,8 @@ struct bounded {
 struct expected {
     struct test_memory memory;
     const float *routes;
-    struct bounded
-        *activations; /* [valid * top_k, activations], rounded to 16 bits; the errors are those that it may have then */
-    struct bounded *out; /* [valid, width] */
+    struct bounded *activations; /* [valid * top_k, activations]: rounded, and how far off they may be then */
+    struct bounded *out;         /* [valid, width] */
 };
 
 static void expect_activations(struct expected *expected, const struct launch *launch, const struct problem *problem)
