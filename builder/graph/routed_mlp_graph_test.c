@@ -133,7 +133,7 @@ TEST(one_matrix_with_codes_stays_apart)
     check(qwen3, 1, H200_SHARED, (struct matrices){ENCODING_BF16, ENCODING_E4M3_CHANNEL}, false);
 }
 
-/* Of two GPUs, one with room for x, activations and rings alone. */
+/* A GPU with just enough shared memory for x, activations and rings; one with a byte less; one whose size is not known. */
 TEST(what_does_not_fit_stays_apart)
 {
     const int64_t rows = 4, x = (rows + 4) * 2048 * 2, activations = rows * 8 * 768 * 2;

@@ -6,7 +6,7 @@
 
 _Static_assert((int)ROUTED_MLP_DOWN_SCALE_BITS < (int)GRAPH_MAX_PARAMS, "the last parameter that a node has");
 
-/* The matmul that reads what the node makes, and nobody else does; NULL: there is none that the launch can take. */
+/* The only reader of what the node makes, a matmul that the launch can take; NULL: there is none. */
 static struct graph_node *find_down(struct graph *graph, const struct graph_index *index, const struct graph_node *up)
 {
     const int activations = up->operands[ROUTED_MATMUL_OUT], routes = up->operands[ROUTED_MATMUL_ROUTES];

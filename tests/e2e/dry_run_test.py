@@ -135,6 +135,17 @@ class Fit(Planning):
         self.assertNotIn("warning", fused.stderr)
         self.assertRegex(apart.stderr, r"decode plan of 1 rows: made as for many rows: routed_mlp .*matrix_dtype")
 
+    def test_experts_with_codes_in_one_matrix(self):
+        """The launch for few rows that has both matmuls over the experts takes codes of both or of none: else the first has its own."""
+        config = {**CONFIG, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 16, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 768, "norm_topk_prob": True}
+        flags = ("--target", "cuda", "--gpu", "h200", "--batch-sizes", "1", "--max-batch", "1", "--dtype", "fp8", "--dump-after", "dead_code")
+        for options, fused in (((), True), (("--keep", "*.experts.*.down_proj.weight=bf16"), False)):
+            with self.subTest(fused):
+                plan = self.plan(config, *flags, *options)
+                self.assertEqual(["routed_mlp(" in plan.stdout, "routed_matmul(" in plan.stdout], [fused, not fused])
+                self.assertNotIn("warning", plan.stderr)
+
     def test_parts(self):
         """Weights, scratch and the KV pages of one full sequence."""
         report = json.loads(self.plan(CONFIG, "--gpu", "h200", "--json").stdout)
