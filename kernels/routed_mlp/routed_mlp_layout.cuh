@@ -7,7 +7,7 @@
 #include "kernels/routed_matmul/routed_matmul_layout.cuh"
 
 struct routed_mlp_layout {
-    layout_size down;     /* offset of the second matmul's */
+    layout_size down;     /* offset of the second matmul's: boxes of its ring begin at multiples of 1024 */
     layout_size weights;  /* f32[rows * top_k] of the choices */
     layout_size barriers; /* two */
     layout_size bytes;    /* in all */
@@ -17,7 +17,7 @@ LAYOUT_FUNCTION struct routed_mlp_layout routed_mlp_lay_out(layout_size routed_b
                                                             layout_size choices)
 {
     struct routed_mlp_layout l = {0};
-    l.down = layout_round_up(routed_bytes, 128);
+    l.down = layout_round_up(routed_bytes, 1024);
     l.weights = l.down + layout_round_up(down_bytes, 16);
     l.barriers = l.weights + layout_round_up(4 * choices, 8);
     l.bytes = l.barriers + 8 * 2;
