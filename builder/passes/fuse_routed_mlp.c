@@ -4,7 +4,7 @@
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/routed_mlp/routed_mlp.h"
 
-/* The matmul that reads what the node makes, and nobody else does; NULL: there is none that the launch can take. */
+/* The matmul that reads what the node makes, and no other node does; NULL: there is none that the launch can take. */
 static struct graph_node *find_down(struct graph *graph, const struct graph_index *index, const struct graph_node *up)
 {
     const int activations = up->operands[ROUTED_MATMUL_OUT], routes = up->operands[ROUTED_MATMUL_ROUTES];

@@ -57,7 +57,7 @@ template <class P> struct routed_mlp_body {
 #pragma unroll
                     for (int i = 0; i < COUNT; i++) {
                         values[i] = {};
-                        /* Nobody writes those of a choice of no expert. */
+                        /* No block writes those of a choice of no expert. */
                         if (x_row[i] >= down::matmul::X_ROWS || k[i] >= work.part_k ||
                             !choices::is_named(named, x_row[i]))
                             continue;
