@@ -25,7 +25,7 @@ static drawn_weights w;
 
 static_assert((int)body::LAYOUT.bytes <= SHARED_BYTES, "shared memory of the host's blocks");
 
-/* Of sums in float32, relative to their addends; of the choices' weights. */
+/* Errors of float32: a sum's, relative to its addends; a weight's of a choice, relative to it. */
 static constexpr double FLOAT_ERROR = 1e-6, WEIGHT_ERROR = 1e-5;
 
 static void expect(bool right, const char *what, int at, double found, double expected)
