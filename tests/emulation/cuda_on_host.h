@@ -307,7 +307,13 @@ static unsigned __reduce_min_sync(unsigned lanes, unsigned value)
 static int atomicAdd(int *to, int value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 static unsigned atomicAdd(unsigned *to, unsigned value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 static bool __any_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) != 0; }
-static bool __all_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) == lanes; }
+static bool __all_sync(unsigned lanes, bool value)
+{
+    const bool all = __ballot_sync(lanes, value) == lanes;
+    if (!all)
+        give_way(); /* the warp may look again until other warps have written, and some lanes look at nothing themselves */
+    return all;
+}
 
 inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
 inline float __int_as_float(int bits)

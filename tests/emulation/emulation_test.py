@@ -3,7 +3,7 @@
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
 (latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), group_norm (group_norm_on_host.cu), multiply (multiply_on_host.cu), xielu (xielu_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu), state_space (state_space_on_host.cu) and delta_rule
-(delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
+(delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) or with both (routed_mlp_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import unittest
 
-from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, expert_mmas, gemv, gemvs, grouped,
-                          groupeds, mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
+from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, coded_routed_mlps, codes_of_both, expert_gemv, expert_gemvs, expert_mmas, gemv, gemvs,
+                          grouped, groupeds, mma, mmas, plain, plain_routed_mlps, routed, routed_mlp, routeds, selections, wgmma, wgmmas)
 from recurrent_cases import delta_rule, delta_rule_chunks, delta_rules, short_conv, short_convs, state_space, state_space_chunks, state_spaces
 from router_cases import norm_routers, routers
 
@@ -35,7 +35,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
            "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh",
            "kernels/state_space/state_space.cuh", "kernels/state_space/state_space_chunk.cuh", "kernels/group_norm/group_norm.cuh"]
-MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
+MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_mlp/routed_mlp.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "kernels/matmul/pack_codes.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
@@ -464,7 +464,7 @@ def chunks_of_slots():
 
 
 def has_matmuls(cases):
-    return any(case["SOURCE"] in ("matmul", "routed_matmul") for case in cases)
+    return any(case["SOURCE"] in ("matmul", "routed_matmul", "routed_mlp") for case in cases)
 
 
 def shared_source(matmuls):
@@ -591,7 +591,14 @@ class Emulation(unittest.TestCase):
 
     def test_defects_of_routed_are_seen(self):
         whole = routed(8, 8, 32, DTYPE=19, K=384)
-        self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 3)], ["out[", "weights["])
+        self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 3, 4)], ["out[", "weights[", "guards["])
+
+    def test_routed_mlp(self):
+        self.check(coded_routed_mlps(), plain_routed_mlps())
+
+    def test_defects_of_routed_mlp_are_seen(self):
+        whole = routed_mlp(8, 8, 128, 48, DTYPE=19, K=384, HAS_RESIDUAL=1, HAS_DOWN_BIAS=1)
+        self.check_defects([{**whole, "SPOIL": spoil} for spoil in range(1, 7)], ["out["] * 5 + ["guards["])
 
     def test_grouped(self):
         self.check(groupeds())

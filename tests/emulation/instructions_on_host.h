@@ -223,7 +223,7 @@ template <class T> static T load_relaxed(const T *from)
     give_way(); /* a thread may wait for what another block writes */
     return *from;
 }
-static void store_relaxed(u32 *to, u32 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+template <class T> static void store_relaxed(T *to, T value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
 static u32 count_relaxed(u32 *to, u32 most)
 {
     u32 old = __atomic_load_n(to, __ATOMIC_RELAXED);

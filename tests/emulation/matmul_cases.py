@@ -82,6 +82,48 @@ def routeds():
     yield routed(12, 4, 96, K=384, COPY=2, TILE_GROUPS=4, ROWS=2, BLOCKS_IN_ALL=5)  # tensor maps
     yield routed(18, 5, 40, SHARED=2, EPILOGUE=20, SCORE=1, RENORMALISE=1, HAS_CLAIM_BIAS=1, ROWS=3, VALID=2, TILE_GROUPS=1)  # without a gate
     yield routed(9, 3, 48, SHARED=1, EPILOGUE=20, DTYPE=19, K=384, HAS_BIAS=1)
+    yield routed(264, 4, 16, ROWS=8, VALID=7, BLOCKS_IN_ALL=33, K=64, CHUNK=128)  # one copy of the logits; others have up to 32
+    yield routed(40, 3, 16, ROWS=4, BLOCKS_IN_ALL=41, K=136, HAS_ROUTER_BIAS=1)  # logits of a block by lanes; a block without any
+
+
+def routed_mlp(experts, top_k, inner, width, **changes):
+    """As `routed`; `inner`: activations of a choice; `width`: columns of out."""
+    down_dtype = changes.get("DOWN_DTYPE", changes.get("DTYPE", BF16))
+    own = {"OUT_DTYPE": F16 if down_dtype == F16 else BF16, "MATRIX_DTYPE": F16 if changes.get("DTYPE") == F16 else BF16, "DOWN_N": experts * width, "DOWN_K": inner,
+           "DOWN_DTYPE": down_dtype, "DOWN_OUT_DTYPE": F32, "DOWN_SCALE_BITS": 0x3F800000, "HAS_DOWN_BIAS": 0, "DOWN_BIAS_DTYPE": F32, "HAS_RESIDUAL": 0,
+           "DOWN_STAGES": 3, "DOWN_CHUNK": 128, "DOWN_GROUPS": 2, "IN_PLACE": 0}
+    case = routed(experts, top_k, inner if changes.get("EPILOGUE", 1) & 16 else 2 * inner, **{**own, **changes})
+    return {name: value for name, value in case.items() if name != "CTAS_PER_SM"} | {"SOURCE": "routed_mlp"}
+
+
+def coded_routed_mlps():
+    """Every encoding in both matrices, and in one of them; tails of both K; more and fewer stages than are needed; invalid rows; zeros among activations."""
+    for i, encoding in enumerate(ENCODINGS):
+        rows = 1 + i % 5
+        case = {"ROWS": rows, "VALID": max(1, rows - i % 3), "K": [136, 520, 264][i % 3], "HAS_BIAS": i % 2, "HAS_DOWN_BIAS": i // 2 % 2, "HAS_RESIDUAL": i % 3 // 2,
+                "HAS_NORM": i // 3 % 2, "WARPS": 2, "STAGES": 2 + i % 4, "DOWN_STAGES": [2, 3, 12][i % 3], "TILE_GROUPS": [2, 4][i % 2], "DOWN_GROUPS": [4, 2][i // 2 % 2],
+                "BLOCKS_IN_ALL": [3, 2, 7][i % 3], "DOWN_SCALE_BITS": [0x3F800000, 0x3F000000][i % 2]}
+        yield routed_mlp(5, 3, [24, 136, 264][i % 3], [48, 80][i % 2], DTYPE=encoding, DOWN_CHUNK=[128, 256][i % 2], **case)
+        yield routed_mlp(6, 2, [272, 48, 16][i % 3], [32, 112][i % 2], DTYPE=encoding, DOWN_DTYPE=ENCODINGS[(i + 7) % len(ENCODINGS)], EPILOGUE=20, DOWN_CHUNK=256, SHARED=1, **case)
+
+
+def plain_routed_mlps():
+    """Rows and boxes; blocks without a tile of either matmul or of both; shared experts; seeds; out in the place of the residual and of x; no valid rows."""
+    for i, (copy, dtype, down_dtype) in enumerate(((1, BF16, BF16), (2, BF16, BF16), (2, F16, F16), (1, F16, BF16), (2, BF16, F16))):
+        case = {"COPY": copy, "DTYPE": dtype, "DOWN_DTYPE": down_dtype, "DOWN_CHUNK": [64, 128][i % 2]}
+        yield routed_mlp(8, 2, 32, 40, ROWS=1 + i, **case)
+        yield routed_mlp(12, 4, 104, 264, ROWS=5 - i, VALID=4 - i or 1, HAS_RESIDUAL=1, IN_PLACE=2, TILE_GROUPS=4, DOWN_GROUPS=4, BLOCKS_IN_ALL=5, **case)
+        yield routed_mlp(10, 5, 40, 72, ROWS=3, VALID=2, SHARED=2, HAS_SEEDS=1, HAS_NORM=0, HAS_RESIDUAL=1, IN_PLACE=1, HAS_BIAS=1, HAS_DOWN_BIAS=1, **case)
+        yield routed_mlp(9, 4, 24, 56, ROWS=2, SHARED=1, SHARED_GATE=1, EPILOGUE=20, TILE_GROUPS=1, DOWN_GROUPS=1, DOWN_OUT_DTYPE=[BF16, F16][i % 2],
+                         HAS_RESIDUAL=i % 2, **case)
+    yield routed_mlp(8, 2, 32, 48, ROWS=2, VALID=0)
+    yield routed_mlp(8, 2, 32, 48, ROWS=2, VALID=0, DTYPE=19, HAS_RESIDUAL=1, IN_PLACE=1)
+    yield routed_mlp(6, 1, 16, 160, BLOCKS_IN_ALL=12, K=64, CHUNK=64)  # one tile of the first matmul, ten of the second
+    yield routed_mlp(6, 4, 160, 16, BLOCKS_IN_ALL=50, K=64, CHUNK=64, COPY=2)  # a tile of the second; a block of none
+    yield routed_mlp(6, 3, 64, 96, BLOCKS_IN_ALL=1, ROWS=2, STAGES=20, DOWN_STAGES=12, CHUNK=64)
+    yield routed_mlp(6, 5, 392, 64, ROWS=2, WARPS=4, CHUNK=128, DOWN_CHUNK=64, STAGES=2, DOWN_STAGES=2)
+    yield routed_mlp(264, 2, 16, 16, ROWS=8, VALID=7, BLOCKS_IN_ALL=33, K=64, CHUNK=128)  # one copy of the logits
+    yield routed_mlp(40, 8, 16, 16, ROWS=8, BLOCKS_IN_ALL=5, SCORE=1, RENORMALISE=1, HAS_CLAIM_BIAS=1, HAS_SCALES=1, K=136, WARPS=3, CHUNK=192)
 
 
 def grouped(experts, top_k, n, **changes):

@@ -33,7 +33,6 @@ enum {
     X_ROWS = SHARES_X ? ROWS : CHOICES,
     X_PITCH = params::X_PITCH ? params::X_PITCH : X_ROWS / ROWS * K, /* of a row of the launch */
     OUT_ROWS = SUMMED ? ROWS : CHOICES,
-    PANELS = (N + 15) / 16,
 };
 
 static int counts[2] = {1 << 30, VALID};
@@ -49,6 +48,8 @@ static int wrong;
 
 #include "tests/emulation/matmul_weights_on_host.h"
 
+static drawn_weights w;
+
 static double dot(int row, int n, double *magnitude)
 {
     const int parts = X_ROWS / ROWS, at = row / parts * X_PITCH + row % parts * K;
@@ -58,8 +59,8 @@ static double dot(int row, int n, double *magnitude)
         const double element = CODES ? x[at + k]
                                      : float_of_half<3>(params::HAS_NORM ? half_of_float<3>(x[at + k] * norm_weights[k])
                                                                          : x_halves[at + k]);
-        sum += element * (double)w[(size_t)n * K + k];
-        *magnitude += std::fabs(element * (double)w[(size_t)n * K + k]);
+        sum += element * (double)w.values[(size_t)n * K + k];
+        *magnitude += std::fabs(element * (double)w.values[(size_t)n * K + k]);
     }
     if (params::HAS_NORM) {
         double squares = 0;
@@ -165,25 +166,25 @@ static const float *residual_operand() { return params::HAS_RESIDUAL ? residual 
 
 template <class P> static void run_body(const void *input, matmul_gemv_body<P> *)
 {
-    matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
+    matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)w.panels.data(), out, bias_operand(),
                              residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
 }
 
 template <class P> static void run_body(const void *input, matmul_gemv_sums<P> *)
 {
-    matmul_gemv_sums<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
+    matmul_gemv_sums<P>::run((u8 *)shared_memory, counts, input, (const u16 *)w.panels.data(), out, bias_operand(),
                              residual_operand(), nullptr, routes);
 }
 
 template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
 {
-    matmul_grouped_body<P>::run((u8 *)shared_memory, x_halves, (const u16 *)panels.data(), out, bias_operand(), routes,
-                                lists);
+    matmul_grouped_body<P>::run((u8 *)shared_memory, x_halves, (const u16 *)w.panels.data(), out, bias_operand(),
+                                routes, lists);
 }
 
 template <class P> static void run_body(const void *, matmul_mma_body<P> *)
 {
-    matmul_mma_body<P>::run((u8 *)shared_memory, counts, x_halves, (const u16 *)panels.data(), out, bias_operand(),
+    matmul_mma_body<P>::run((u8 *)shared_memory, counts, x_halves, (const u16 *)w.panels.data(), out, bias_operand(),
                             residual_operand(), routes, lists);
 }
 
@@ -192,10 +193,11 @@ template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
     const tensor_map map =
         CODES ? tensor_map_on_host(x_codes, ROWS, K, P::TILE_M, 1) : tensor_map_on_host(x_halves, ROWS, K, P::TILE_M);
     if constexpr (P::DTYPE == DTYPE_BF16)
-        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, tensor_map_on_host(panels.data(), N, K, P::TILE_N),
-                                  out, bias_operand(), residual_operand(), nullptr);
+        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map,
+                                  tensor_map_on_host(w.panels.data(), N, K, P::TILE_N), out, bias_operand(),
+                                  residual_operand(), nullptr);
     else
-        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, panels.data(), out, bias_operand(),
+        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, w.panels.data(), out, bias_operand(),
                                   residual_operand(), CODES ? x_scales : nullptr);
 }
 
@@ -236,7 +238,7 @@ int main()
     for (float &value : bias) value = draw(-1, 1);
     for (float &value : residual) value = draw(-1, 1);
     for (float &value : out) value = -1e30f;
-    draw_weights();
+    w = draw_weights(params::DTYPE, N, K, SPOIL);
     for (int i = 0; i < BLOCKS_IN_ALL; i++) {
         memset(shared_memory, 0xff, SHARED_BYTES); /* NaN */
         gridDim.x = BLOCKS_IN_ALL;
