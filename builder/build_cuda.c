@@ -151,6 +151,7 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (!open_device(build, status)) return false;
     build->has_routed_matmul = build_cuda_facts(build)->capability >= device_routed_matmul.least_capability;
     build->shared_per_block = build_cuda_facts(build)->shared_per_block;
+    build->multiprocessors = build_cuda_facts(build)->multiprocessors;
     if (is_plan_only(options)) return true;
     if (!open_others(build, status)) return false;
     char *cache = kernel_cache_path(options);

@@ -41,6 +41,7 @@ static void init_graph(const struct build *build, struct graph *graph, enum engi
         graph->compute_dtype = build_half_dtype(build);
         graph->has_routed_matmul = build->has_routed_matmul;
         graph->shared_per_block = build->shared_per_block;
+        graph->multiprocessors = build->multiprocessors;
     }
     graph->ranks = build->options->gpus;
     graph->gives_hidden = build->lowering.geometry.hidden_size > 0;

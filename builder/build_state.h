@@ -32,6 +32,7 @@ struct build {
     uint32_t eight_bit_rows;
     bool has_routed_matmul;   /* of the GPU: set by build_cuda_open */
     int64_t shared_per_block; /* likewise */
+    int multiprocessors;      /* likewise */
     struct graph eight_bit_decode, eight_bit_prefill, eight_bit_mixed, eight_bit_verify;
     struct lowering lowering;
     uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */

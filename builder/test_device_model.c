@@ -97,6 +97,7 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, c
     graph->router_batch = which == TEST_ROUTER_BATCH;
     graph->has_routed_matmul = routed;
     graph->shared_per_block = routed ? 227 << 10 : 0;
+    graph->multiprocessors = routed ? 132 : 0;
     graph->ranks = model->ranks;
     graph->gives_hidden = model->hidden;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;

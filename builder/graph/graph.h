@@ -85,6 +85,7 @@ struct graph {
     enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
     bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul and norm_router */
     int64_t shared_per_block;   /* CUDA: bytes of shared memory that a thread block of the GPU may take; 0: not known */
+    int multiprocessors;        /* CUDA: of the GPU; 0: not known */
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
     /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay. Requires, as input_codes: share_encodings. */
     bool small_batch;

@@ -32,6 +32,7 @@ static void open_graph(struct graph *graph, const struct test_device_model *mode
     graph->compute_dtype = DTYPE_BF16;
     graph->small_batch = graph->has_routed_matmul = true;
     graph->shared_per_block = shared_per_block;
+    graph->multiprocessors = 132;
     graph->ranks = model->ranks;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     test_expect_success(import_graph(graph, &status), &status);
@@ -141,6 +142,21 @@ TEST(what_does_not_fit_stays_apart)
     check(qwen3, 1, least, plain, true);
     check(qwen3, 1, least - 1, plain, false);
     check(qwen3, 1, 0, plain, false);
+}
+
+TEST(unequal_shares_stay_apart)
+{
+    /* gpt-oss: 180 tiles of the second matmul for 132 multiprocessors. */
+    static const char gpt_oss[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2880, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"num_experts\": 32, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 768}";
+    check(gpt_oss, 1, H200_SHARED, plain, false);
+    assert_true(routed_mlp_is_balanced(2048, 132));  /* 128 tiles */
+    assert_true(routed_mlp_is_balanced(4096, 132));  /* 256 */
+    assert_true(routed_mlp_is_balanced(64, 132));    /* one for each of four blocks */
+    assert_false(routed_mlp_is_balanced(2880, 132)); /* 180 */
+    assert_true(routed_mlp_is_balanced(2880, 90));
 }
 
 /* Without the sum over choices in the second matmul there is no launch to join. */

@@ -34,7 +34,9 @@ static bool fits(const struct graph *graph, const struct graph_node *up, const s
         return false;
     uint32_t rows = GRAPH_SMALL_BATCH;
     while (rows > 1 && (rows * top_k > MATMUL_GEMV_MOST_CHOICES || !graph_gemv_has_experts(graph, down, rows))) rows--;
-    return routed_mlp_fits(rows, (int64_t)first->depth, top_k, (int64_t)second->depth, graph->shared_per_block);
+    return graph->multiprocessors > 0 &&
+           routed_mlp_is_balanced((int64_t)graph->values[down->operands[MATMUL_OUT]].width, graph->multiprocessors) &&
+           routed_mlp_fits(rows, (int64_t)first->depth, top_k, (int64_t)second->depth, graph->shared_per_block);
 }
 
 static void visit(struct graph *graph, struct graph_index *index, int n)

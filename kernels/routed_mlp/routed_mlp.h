@@ -55,6 +55,9 @@ void routed_mlp_as_down(const int64_t *params, int64_t *matmul);
 /* Whether x of `rows`, of k elements, activations of their choices, of inner_k, and rings of a useful size fit into that much shared
  * memory of a thread block. */
 bool routed_mlp_fits(int64_t rows, int64_t k, int64_t top_k, int64_t inner_k, int64_t shared_bytes);
+/* Whether the thread blocks have about as many tiles of the second matmul each, of so many columns, or there is a multiprocessor for
+ * each tile: a matmul alone may divide k instead. */
+bool routed_mlp_is_balanced(int64_t columns, int64_t multiprocessors);
 
 extern const struct op_descriptor op_routed_mlp;
 extern const struct device_kernel device_routed_mlp;

@@ -37,6 +37,13 @@ bool routed_mlp_fits(int64_t rows, int64_t k, int64_t top_k, int64_t inner_k, in
            shared_bytes;
 }
 
+bool routed_mlp_is_balanced(int64_t columns, int64_t multiprocessors)
+{
+    enum { TILE = 16, LEAST_PERCENT = 80 };
+    const int64_t tiles = (columns + TILE - 1) / TILE, turns = (tiles + multiprocessors - 1) / multiprocessors;
+    return turns <= 1 || 100 * tiles >= LEAST_PERCENT * turns * multiprocessors;
+}
+
 static const char *illegal(const int64_t *params)
 {
     int64_t up[PLAN_MAX_PARAMS] = {0}, down[PLAN_MAX_PARAMS] = {0};

@@ -364,8 +364,8 @@ static uint32_t find_partner(const struct device_plan *plan, uint32_t problem)
 {
     for (uint32_t n = 0; n + 1 < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n], *next = launch + 1;
-        if (launch->problem == problem && launch->op == OP_ROUTED_MATMUL &&
-            pairs_with_neighbour(next->op, next->tactic.params))
+        if (launch->problem == problem && begins_pair(launch->op, launch->tactic.params) &&
+            ends_pair(next->op, next->tactic.params))
             return next->problem;
     }
     return PLAN_NO_TACTIC;

@@ -3,10 +3,12 @@
 
 #include "kernels/matmul/matmul_device.h"
 
-bool pairs_with_neighbour(enum plan_op op, const int64_t *params)
+bool begins_pair(enum plan_op op, const int64_t *params)
 {
-    return op == OP_ROUTED_MATMUL || (op == OP_MATMUL && params[MATMUL_EARLY_ROUTES] && matmul_sums_choices(params));
+    return op == OP_ROUTED_MATMUL || (op == OP_MATMUL && params[MATMUL_EXPERTS] && matmul_shares_x(params));
 }
+
+bool ends_pair(enum plan_op op, const int64_t *params) { return op == OP_MATMUL && params[MATMUL_EARLY_ROUTES]; }
 
 /* Shared memory that a block takes; INT64_MAX: the tactic cannot be launched. */
 static int64_t shared_bytes(const struct device_tactic *tactic, const struct device_facts *gpu)

@@ -7,8 +7,9 @@
 
 #include "tuner/cuda/context.h"
 
-/* Whether a launch of this problem may be one of such a pair. */
-bool pairs_with_neighbour(enum plan_op op, const int64_t *params);
+/* Whether a launch of this problem may be the first, the second of such a pair. */
+bool begins_pair(enum plan_op op, const int64_t *params);
+bool ends_pair(enum plan_op op, const int64_t *params);
 
 /* Whether a multiprocessor that has a block of the tactic has room for the largest one that starts beside it
  * (matmul_device_second_shared). */

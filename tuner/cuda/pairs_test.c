@@ -115,10 +115,16 @@ TEST(candidates_leave_room)
 TEST(neighbours)
 {
     int64_t params[PLAN_MAX_PARAMS] = {0};
-    assert_true(pairs_with_neighbour(OP_ROUTED_MATMUL, params));
-    assert_false(pairs_with_neighbour(OP_MATMUL, params));
+    assert_true(begins_pair(OP_ROUTED_MATMUL, params));
+    assert_false(begins_pair(OP_MATMUL, params) || ends_pair(OP_MATMUL, params));
     params[MATMUL_EARLY_ROUTES] = 1;
-    assert_true(pairs_with_neighbour(OP_MATMUL, params));
+    assert_true(ends_pair(OP_MATMUL, params));
+    params[MATMUL_EARLY_ROUTES] = 0;
+    params[MATMUL_EXPERTS] = 8;
+    assert_false(begins_pair(OP_MATMUL, params));
+    params[MATMUL_EPILOGUE] = ACTIVATION_SILU;
+    assert_true(begins_pair(OP_MATMUL, params));
+    assert_false(ends_pair(OP_MATMUL, params));
 }
 
 int main(void) { return test_run(); }

@@ -84,7 +84,9 @@ static void fill_shortlist(struct listing *listing)
             earlier += problem->tactics[before].kernel == problem->tactics[t].kernel;
         if (earlier < firsts) shortlist(listing, t);
     }
-    const int with_room = pairs_with_neighbour(problem->bench.op, problem->tactics[0].params) ? MOST_WITH_ROOM : 0;
+    const enum plan_op op = problem->bench.op;
+    const int64_t *params = problem->tactics[0].params;
+    const int with_room = begins_pair(op, params) || ends_pair(op, params) ? MOST_WITH_ROOM : 0;
     for (int i = 0; i < with_room; i++) shortlist(listing, next_with_room(listing));
     for (int next;
          tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, false)) >= 0;)
