@@ -45,6 +45,9 @@ PROGRAMS = ("runtime/cli/", "runtime/examples/", "runtime/server/")
 ENDS_OR_PRINTS = re.compile(
     r"\b(exit|_exit|_Exit|quick_exit|abort|assert|printf|vprintf|fprintf|vfprintf|puts|fputs|putchar|perror)\s*\(")
 
+# NVRTC, which compiles kernels where an engine is built, takes them for host functions; nvcc does not.
+GENERIC_LAMBDA = re.compile(r"\[[&=\w, ]*\]\s*\([^()]*\bauto\b")
+
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"]) + r")\b")
 
 # The licence's line counts, too.
@@ -126,6 +129,9 @@ def check_file(root, folder, path):
         yield from check_includes(folder, path, lines)
     if path.endswith(C_SOURCES):
         yield from check_code(folder, path, text)
+    if path.endswith(DEVICE_SOURCES) and folder == "kernels":
+        for match in GENERIC_LAMBDA.finditer(without_comments_and_strings(text)):
+            yield "%s:%d: parameters of lambdas in device code have types" % (path, text.count("\n", 0, match.start()) + 1)
 
 
 def unit_of(path):
@@ -270,6 +276,10 @@ class PlantedViolation(unittest.TestCase):
 
     def test_device_code_elsewhere(self):
         self.assert_found("runtime/b.cu", "", 0, "kernels/")
+
+    def test_generic_lambda(self):
+        self.assert_found("kernels/op/op.cuh", "\nf([&](auto &x, int i) { x = i; });\n", 2, "lambdas")
+        self.assertEqual(self.planted("kernels/op/op.cuh", "f([&](int i) { auto x = i; });\n"), [])
 
     def test_instruction_set_code_in_portable_file(self):
         self.assert_found("kernels/op/op.c", "\nstatic __m256 x;\n", 2, "__m256")
