@@ -173,6 +173,9 @@ TEST(parts_stay_apart)
     assert_int_equal(count(&graph, OP_ROUTED_MLP), 0);
     assert_int_equal(count(&graph, OP_ROUTED_MATMUL), LAYERS);
     assert_int_equal(count(&graph, OP_SUM_PARTS), LAYERS);
+    /* Their routes are of the launch before. */
+    for (int n = 0; n < graph.node_count; n++)
+        assert_false(graph.nodes[n].op == OP_MATMUL && graph.nodes[n].params[MATMUL_EARLY_ROUTES]);
     graph_free(&graph);
     test_device_model_close(&model);
 }

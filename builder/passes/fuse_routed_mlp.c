@@ -23,26 +23,32 @@ static struct graph_node *find_down(struct graph *graph, const struct graph_inde
     return NULL;
 }
 
+/* Whether it is faster: a matmul alone may divide k where its tiles do not make equal shares. */
+static bool pays(const struct graph *graph, const struct graph_node *down)
+{
+    return routed_mlp_is_balanced((int64_t)graph->values[down->operands[MATMUL_OUT]].width, graph->multiprocessors);
+}
+
 /* Whether the kernel takes as many rows as the two that it replaces. */
 static bool fits(const struct graph *graph, const struct graph_node *up, const struct graph_node *down)
 {
     const struct graph_weight *first = &graph->weights[up->operands[ROUTED_MATMUL_W]],
-                              *second = &graph->weights[down->operands[MATMUL_W]];
+                              *second = &graph->weights[down->operands[MATMUL_W]],
+                              *matrix = &graph->weights[up->operands[ROUTED_MATMUL_MATRIX]];
     const int64_t top_k = (int64_t)graph->values[up->operands[ROUTED_MATMUL_ROUTES]].width / 2;
+    const int64_t shares = ((int64_t)matrix->rows + graph->multiprocessors - 1) / graph->multiprocessors;
     if (graph->values[up->operands[ROUTED_MATMUL_OUT]].dtype == DTYPE_F32 ||
         encoding_is_plain(first->encoding) != encoding_is_plain(second->encoding))
         return false;
     uint32_t rows = GRAPH_SMALL_BATCH;
     while (rows > 1 && (rows * top_k > MATMUL_GEMV_MOST_CHOICES || !graph_gemv_has_experts(graph, down, rows))) rows--;
-    return graph->multiprocessors > 0 &&
-           routed_mlp_is_balanced((int64_t)graph->values[down->operands[MATMUL_OUT]].width, graph->multiprocessors) &&
-           routed_mlp_fits(rows, (int64_t)first->depth, top_k, (int64_t)second->depth, graph->shared_per_block);
+    return routed_mlp_fits(rows, (int64_t)first->depth, shares, top_k, (int64_t)second->depth, graph->shared_per_block);
 }
 
 static void visit(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *up = &graph->nodes[n], *down = find_down(graph, index, up);
-    if (!down || !fits(graph, up, down)) return;
+    if (!down || graph->multiprocessors < 1 || !fits(graph, up, down) || !pays(graph, down)) return;
     struct graph_node node = *up;
     node.op = OP_ROUTED_MLP;
     node.layer = down->layer;

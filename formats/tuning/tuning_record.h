@@ -6,7 +6,7 @@
 
 #include "formats/engine/plan.h"
 
-enum { TUNING_KEY_BYTES = 256, TUNING_MAX_VALUES = 16, TUNING_NAME_BYTES = 32 };
+enum { TUNING_KEY_BYTES = 384, TUNING_MAX_VALUES = 16, TUNING_NAME_BYTES = 32 };
 
 struct tuning_value {
     char name[TUNING_NAME_BYTES];

@@ -7,7 +7,8 @@
  * (kernels/cuda/include/device.cuh): the parameters of the op that the kernel is for, by its schema, then
  * the kernel's own; the .cu file has a default of each, so that nvcc compiles it as it is. Outputs of a launch become visible to the next launch
  * as programmatic dependent launch says: every kernel calls device_wait() before it touches what an earlier launch
- * writes or writes what one reads, and device_trigger() early. */
+ * writes or writes what one reads, and device_trigger() early. A matmul over experts with an activation triggers only after its wait, and
+ * one with EARLY_ROUTES (matmul.h) reads routes before its own: whatever began after such a trigger may read what was complete then. */
 #ifndef KERNELS_CUDA_KERNEL_H
 #define KERNELS_CUDA_KERNEL_H
 

@@ -81,8 +81,9 @@ enum matmul_param {
     MATMUL_BLOCK_N, /* N is a multiple of it, rounded up to 16; no bias, residual, activation or experts. 0: one block */
     MATMUL_X_PITCH, /* with BLOCK_N: elements of a row of x where they are more than B * K; 0: they are as many */
     MATMUL_EARLY_ROUTES, /* CUDA, experts without an activation, 1: with a sum over choices routes are of the launch before, a
-                          * routed_matmul, and are read while it still runs; with parts they are older than the launch before, a matmul
-                          * over experts with an activation, which lets this one begin only when they are complete */
+                          * routed_matmul, and are read while it still runs; with parts a launch between the one that makes them and
+                          * this one triggers only after its device_wait, as every matmul over experts with an activation does, and
+                          * they may be read before this one's own wait. Never with parts after a routed_matmul */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of

@@ -355,9 +355,10 @@ template <class P> struct matmul_mma_body {
         float *const weights = (float *)(choices + P::TILE_M);
         int rows, first_n = 0; /* of the expert's matrix in all of W */
 
-        if constexpr (EXPERTS) device_wait();
-        device_trigger(); /* with experts after the wait: EARLY_ROUTES of the launch that follows (matmul.h) */
+        if constexpr (SHARES_X) device_wait(); /* for EARLY_ROUTES of the launch that follows (matmul.h) */
+        device_trigger();
         if constexpr (EXPERTS) {
+            device_wait();
             const tile found = find_tile((int)blockIdx.x % ROW_TILES, lists, routes, choices, weights);
             if (found.rows == 0) return;
             row = 0, rows = found.rows, first_n = found.expert * N;

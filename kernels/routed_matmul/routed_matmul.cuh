@@ -4,8 +4,9 @@
  *
  * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied
  * before the previous launch had ended. The blocks exchange the logits through a workspace whose words are zero until they are
- * written, in several copies where they are few, and each chooses the experts by itself. Then the ring takes their weights, after those of shared experts, which need no
- * choice. Block 0 also writes the routes for the launches that follow. The last block that has read the logits leaves zeros. All
+ * written, in several copies if there are few, and each chooses the experts by itself. Then the ring takes their weights, after
+ * those of shared experts, which need no choice. Block 0 also writes the routes for the launches that follow. The last block that
+ * has read the logits leaves zeros. All
  * blocks must be resident at the same time. */
 #ifndef KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
 #define KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
@@ -216,7 +217,7 @@ template <class P> struct routed_matmul_body {
             if constexpr (P::HAS_NORM) sum *= factor_of(shared, row);
             bits[i] = bits_of_float(marked(sum + add[i]));
         }
-        /* The lanes share the copies. */
+        /* The lanes share the copies, of which each one that is written is read: `leave`. */
 #pragma unroll
         for (int i = 0; i < LANE_LOGITS; i++) {
             constexpr int LAST = COUNT - 32 * (LANE_LOGITS - 1);
@@ -224,7 +225,8 @@ template <class P> struct routed_matmul_body {
             for (int first = 0; first < stores; first += 32) {
                 const int source = (first + lane) / COPIES % 32, at = source + 32 * i;
                 const u32 logit = __shfl_sync(0xffffffffu, bits[i], source);
-                if (first + lane < stores && logit) /* others have no logit */
+                if (first + lane < stores && (first + lane) % COPIES < (int)gridDim.x &&
+                    logit) /* others have no logit */
                     store_relaxed(operands.workspace + place_of((first + lane) % COPIES, at / P::SHARE, expert_of(at)),
                                   logit);
             }
@@ -299,7 +301,8 @@ template <class P> struct routed_matmul_body {
         }
     }
 
-    /* This block needs the workspace no more: the last one clears its first `words`, a multiple of 4. By a warp. */
+    /* This block needs the workspace no more: the last one clears its first `words`, a multiple of 4. By a warp. Zeros come after all that
+     * blocks have written there, without a fence, since some block has read each such word before it counts itself. */
     static __device__ __forceinline__ void leave(u32 *workspace, int words)
     {
         const int lane = (int)threadIdx.x % 32;

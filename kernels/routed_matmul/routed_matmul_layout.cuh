@@ -7,7 +7,7 @@
 
 /* Rows of the router's matrix that a thread block has at most; bytes of the workspace before the logits; of all copies of those, but
  * that there is one. */
-enum { ROUTED_MATMUL_MOST_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 64, ROUTED_MATMUL_MOST_LOGIT_BYTES = 16 << 10 };
+enum { ROUTED_MATMUL_MOST_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 128, ROUTED_MATMUL_MOST_LOGIT_BYTES = 16 << 10 };
 
 /* Bytes of the logits of all rows, each row's in whole lines. */
 LAYOUT_FUNCTION layout_size routed_matmul_logit_bytes(layout_size rows, layout_size routed)

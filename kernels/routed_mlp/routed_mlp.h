@@ -16,8 +16,8 @@
 
 enum routed_mlp_operand {
     ROUTED_MLP_W = ROUTED_MATMUL_W,
-    /* DOWN_OUT_DTYPE[rows, DOWN_N / EXPERTS]. May be X, of the same row bytes: a block that writes a row of out has the activations of
-     * that row and every logit, so that all that need the row of x have read it. */
+    /* DOWN_OUT_DTYPE[rows, DOWN_N / EXPERTS]. May be X: a block writes only when it has every logit and the activations of all valid
+     * rows, and those that made them have read x. */
     ROUTED_MLP_OUT = ROUTED_MATMUL_OUT,
     ROUTED_MLP_DOWN = ROUTED_MATMUL_ROUTES,         /* as MATMUL_W, with experts: DOWN_DTYPE[DOWN_N, DOWN_K] */
     ROUTED_MLP_DOWN_BIAS = ROUTED_MATMUL_LISTS,     /* HAS_DOWN_BIAS: DOWN_BIAS_DTYPE[DOWN_N] */
@@ -52,9 +52,10 @@ enum routed_mlp_param {
 /* The second matmul: params[MATMUL_FIRST_TUNABLE]. */
 void routed_mlp_as_down(const int64_t *params, int64_t *matmul);
 
-/* Whether x of `rows`, of k elements, activations of their choices, of inner_k, and rings of a useful size fit into that much shared
- * memory of a thread block. */
-bool routed_mlp_fits(int64_t rows, int64_t k, int64_t top_k, int64_t inner_k, int64_t shared_bytes);
+/* Whether x of `rows`, of k elements, so many rows of the router's matrix, activations of all choices, of inner_k, and rings of a
+ * useful size fit into that much shared memory of a thread block. */
+bool routed_mlp_fits(int64_t rows, int64_t k, int64_t matrix_rows, int64_t top_k, int64_t inner_k,
+                     int64_t shared_bytes);
 /* Whether the thread blocks have about as many tiles of the second matmul each, of so many columns, or there is a multiprocessor for
  * each tile: a matmul alone may divide k instead. */
 bool routed_mlp_is_balanced(int64_t columns, int64_t multiprocessors);

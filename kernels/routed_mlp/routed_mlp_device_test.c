@@ -351,7 +351,9 @@ TEST(what_fits_has_candidates)
     static int64_t found[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     struct device_facts gpu = matmul_test_h200;
     int fitting = 0, others = 0;
-    for (gpu.shared_per_block = 160 << 10; gpu.shared_per_block <= 232448; gpu.shared_per_block += 34304)
+    for (int turn = 0; turn < 9; turn++) {
+        gpu.multiprocessors = (const int[]){20, 78, 132}[turn % 3];
+        gpu.shared_per_block = (const int[]){160 << 10, 198144, 232448}[turn / 3];
         for (size_t i = 0; i < 5 * 7 * 5; i++)
             for (int64_t rows = 1; rows <= 4; rows += 3)
                 for (int64_t top_k = 1; top_k <= 8; top_k++) {
@@ -361,7 +363,10 @@ TEST(what_fits_has_candidates)
                     problem.routed.experts = widths[i / 7 % 5] < 1024 ? 16 : 512; /* the blocks take 8 each at most */
                     problem.routed.k = problem.width = widths[i / 7 % 5];
                     problem.routed.n = 2 * inner[i % 7];
-                    const bool fits = routed_mlp_fits(rows, problem.width, top_k, inner[i % 7], gpu.shared_per_block);
+                    const int64_t matrix_rows =
+                        (problem.routed.experts + gpu.multiprocessors - 1) / gpu.multiprocessors;
+                    const bool fits =
+                        routed_mlp_fits(rows, problem.width, matrix_rows, top_k, inner[i % 7], gpu.shared_per_block);
                     if (fits)
                         fitting++;
                     else
@@ -371,6 +376,7 @@ TEST(what_fits_has_candidates)
                              (long long)rows, (long long)top_k, (long long)problem.width, (long long)inner[i % 7],
                              (int)encodings[i / 35], (long long)gpu.shared_per_block);
                 }
+    }
     assert_true(fitting > 500 && others > 500);
 }
 

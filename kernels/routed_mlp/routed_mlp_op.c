@@ -29,10 +29,12 @@ void routed_mlp_as_down(const int64_t *params, int64_t *matmul)
     memcpy(matmul, values, sizeof values);
 }
 
-bool routed_mlp_fits(int64_t rows, int64_t k, int64_t top_k, int64_t inner_k, int64_t shared_bytes)
+bool routed_mlp_fits(int64_t rows, int64_t k, int64_t matrix_rows, int64_t top_k, int64_t inner_k, int64_t shared_bytes)
 {
-    enum { RINGS_BYTES = 96 << 10, OTHER_BYTES = 12 << 10, X_ELEMENT_BYTES = 2, MATRIX_ROWS = 4 };
-    return (rows + MATRIX_ROWS) * k * X_ELEMENT_BYTES + rows * top_k * inner_k * X_ELEMENT_BYTES + RINGS_BYTES +
+    enum { RINGS_BYTES = 96 << 10, OTHER_BYTES = 12 << 10, X_ELEMENT_BYTES = 2, LEAST_ROWS = 4, MOST_ROWS = 8 };
+    if (matrix_rows > MOST_ROWS) return false;
+    if (matrix_rows < LEAST_ROWS) matrix_rows = LEAST_ROWS;
+    return (rows + matrix_rows) * k * X_ELEMENT_BYTES + rows * top_k * inner_k * X_ELEMENT_BYTES + RINGS_BYTES +
                OTHER_BYTES <=
            shared_bytes;
 }

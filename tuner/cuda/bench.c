@@ -92,6 +92,8 @@ static bool write_inputs(const struct cuda_bench *bench, const struct plan_heade
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, bench->rig, header, status)) return false;
     cuda_inputs_fill(&inputs, bench->rig, header, context - 1);
+    /* Experts by position: routed_mlp changes the x by which its next launch would choose. */
+    for (uint32_t r = 0; r < header->rows; r++) inputs.seeds[r] = (int32_t)r + 1;
     bool ok =
         cuda_inputs_write(&inputs, &bench->memory, device, status) &&
         cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the step's inputs");

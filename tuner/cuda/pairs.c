@@ -3,12 +3,23 @@
 
 #include "kernels/matmul/matmul_device.h"
 
-bool begins_pair(enum plan_op op, const int64_t *params)
+/* With more choices neither matmul_gemv nor matmul_grouped takes the problem, and others begin when the launch before has ended. */
+static bool has_early_kernels(const int64_t *params)
 {
-    return op == OP_ROUTED_MATMUL || (op == OP_MATMUL && params[MATMUL_EXPERTS] && matmul_shares_x(params));
+    enum { MOST_CHOICES = 1024 };
+    return matmul_slots(params, params[MATMUL_ROWS]) <= MOST_CHOICES;
 }
 
-bool ends_pair(enum plan_op op, const int64_t *params) { return op == OP_MATMUL && params[MATMUL_EARLY_ROUTES]; }
+bool begins_pair(enum plan_op op, const int64_t *params)
+{
+    return op == OP_ROUTED_MATMUL ||
+           (op == OP_MATMUL && params[MATMUL_EXPERTS] && matmul_shares_x(params) && has_early_kernels(params));
+}
+
+bool ends_pair(enum plan_op op, const int64_t *params)
+{
+    return op == OP_MATMUL && params[MATMUL_EARLY_ROUTES] && has_early_kernels(params);
+}
 
 /* Shared memory that a block takes; INT64_MAX: the tactic cannot be launched. */
 static int64_t shared_bytes(const struct device_tactic *tactic, const struct device_facts *gpu)
