@@ -23,7 +23,8 @@ enum encoding_id build_assumed_encoding(const struct build *build);
 
 /* Imports the model for a target, the build's or the CPU, and runs the passes. `most_rows`: GRAPH_SMALL_BATCH, GRAPH_ROUTER_BATCH, or 0:
  * of plans of any rows. Requires with GRAPH_SMALL_BATCH: the weights of build->decode are bound. `rounds_to`: what matmuls of the CPU
- * round activations to, as graph.h says. `is_engines`: false for the model that the engine is compared with, which gets no static scales of its KV cache and is not dumped. */
+ * round activations to, as graph.h says. `is_engines`: false for the model that the engine is compared with, which gets no static scales
+ * of its KV cache and is not dumped. */
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
                       uint32_t most_rows, enum encoding_id rounds_to, bool is_engines, struct status *status);
 

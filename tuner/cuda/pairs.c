@@ -2,12 +2,12 @@
 #include "tuner/cuda/pairs.h"
 
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/matmul/matmul_grouped_layout.cuh"
 
 /* With more choices neither matmul_gemv nor matmul_grouped takes the problem, and others begin when the launch before has ended. */
 static bool has_early_kernels(const int64_t *params)
 {
-    enum { MOST_CHOICES = 1024 };
-    return matmul_slots(params, params[MATMUL_ROWS]) <= MOST_CHOICES;
+    return matmul_slots(params, params[MATMUL_ROWS]) <= GROUPED_MOST_CHOICES;
 }
 
 bool begins_pair(enum plan_op op, const int64_t *params)
