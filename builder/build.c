@@ -80,27 +80,30 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     const bool routes = cuda && build->has_routed_matmul && build->checkpoint.config.experts.count;
     if ((build->has_weights && !column_orders_open(&build->orders, &build->checkpoint, status)) ||
         !build_choose_joins(build, status) ||
-        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, true, status))
+        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, GRAPH_ROWS_ANY, compute, true, status))
         return false;
     if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
                            : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
         return false;
-    if ((cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
-                                   true, status)) ||
-        (routes && !build_make_graph(build, &build->router_batch, build->target, PLAN_DECODE, GRAPH_ROUTER_BATCH,
-                                     compute, true, status)) ||
-        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, 0, compute, true, status) ||
+    if ((cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_ROWS_SMALL_BATCH,
+                                   compute, true, status)) ||
+        (routes && (!build_make_graph(build, &build->routed_mlp, build->target, PLAN_DECODE, GRAPH_ROWS_ROUTED_MLP,
+                                      compute, true, status) ||
+                    !build_make_graph(build, &build->router_batch, build->target, PLAN_DECODE, GRAPH_ROWS_ROUTER_BATCH,
+                                      compute, true, status))) ||
+        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, GRAPH_ROWS_ANY, compute, true, status) ||
         (build->rows[PLAN_MIXED].count &&
-         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, 0, compute, true, status)) ||
+         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, GRAPH_ROWS_ANY, compute, true, status)) ||
         (build->rows[PLAN_VERIFY].count &&
-         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, 0, compute, true, status)))
+         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, GRAPH_ROWS_ANY, compute, true, status)))
         return false;
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
            (!build->rows[PLAN_MIXED].count || share_weights(&build->mixed, &build->decode, status)) &&
            (!build->rows[PLAN_VERIFY].count || share_weights(&build->verify, &build->decode, status)) &&
            (!cuda || share_weights(&build->small_batch, &build->decode, status)) &&
-           (!routes || share_weights(&build->router_batch, &build->decode, status));
+           (!routes || (share_weights(&build->routed_mlp, &build->decode, status) &&
+                        share_weights(&build->router_batch, &build->decode, status)));
 }
 
 /* ---- limits ---- */
@@ -452,6 +455,7 @@ static void build_close(struct build *build)
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
     graph_free(&build->small_batch);
+    graph_free(&build->routed_mlp);
     graph_free(&build->router_batch);
     graph_free(&build->eight_bit_decode);
     graph_free(&build->eight_bit_prefill);

@@ -211,29 +211,39 @@ static bool is_eight_bit(const struct build *build, uint32_t rows)
     return build->eight_bit_rows && rows >= build->eight_bit_rows;
 }
 
-/* The graph for few rows that decode plans of so many have; NULL: none. */
-static const struct graph *few_rows_graph(const struct build *build, enum plan_kind kind, uint32_t rows)
+/* Graphs that a plan may be of, best guess first. For few rows end-to-end tuning finds the faster one of the first two. */
+struct plan_graphs {
+    const struct graph *graphs[3];
+    int count;
+};
+
+static struct plan_graphs graphs_of(const struct build *build, enum plan_kind kind, uint32_t rows)
 {
-    if (kind != PLAN_DECODE) return NULL;
-    if (rows <= graph_small_batch_rows(&build->small_batch)) return &build->small_batch;
-    return !is_eight_bit(build, rows) && rows <= graph_router_batch_rows(&build->router_batch) ? &build->router_batch
-                                                                                               : NULL;
+    struct plan_graphs found = {.count = 0};
+    if (kind == PLAN_DECODE && rows <= graph_small_batch_rows(&build->small_batch)) {
+        if (rows <= graph_routed_mlp_rows(&build->routed_mlp)) found.graphs[found.count++] = &build->routed_mlp;
+        found.graphs[found.count++] = &build->small_batch;
+    } else if (is_eight_bit(build, rows)) {
+        return (struct plan_graphs){{build_eight_bit_graph_of(build, kind)}, 1};
+    } else if (kind == PLAN_DECODE && rows <= graph_router_batch_rows(&build->router_batch)) {
+        found.graphs[found.count++] = &build->router_batch;
+    }
+    found.graphs[found.count++] = build_graph_of(build, kind);
+    return found;
 }
 
-/* Few rows can also use the graph for many: end-to-end tuning finds the faster one. */
-static bool lower_one(struct build *build, const struct graph *graph, const struct graph *alternative, uint32_t rows,
-                      struct status *status)
+static bool lower_one(struct build *build, const struct plan_graphs *from, uint32_t rows, struct status *status)
 {
-    const struct graph *graphs[PLAN_VARIANTS] = {graph, alternative};
     struct plan_variants *variants = &build->cuda->variants[build->plan_count];
     struct plan_header *header = &build->plans[build->plan_count++].header;
-    for (int v = 0; v < PLAN_VARIANTS && graphs[v]; v++) {
+    for (int g = 0; g < from->count && variants->count < PLAN_VARIANTS; g++) {
         struct device_plan *plan = &variants->plans[variants->count];
-        if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
-            if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
+        if (!lower_device_plan(from->graphs[g], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
+            const bool is_last = g + 1 == from->count;
+            if ((is_last && !variants->count) || status->code != STATUS_BAD_INPUT) return false;
             /* A launch for few rows may have no kernel for the encoding of a weight (--keep). That of a router with its norm is one
              * of two ways, and matrices that are too large for it are usual: no warning. */
-            if (graphs[v]->small_batch)
+            if (from->graphs[g]->small_batch && !from->graphs[g]->routed_mlp)
                 progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows,
                               status->message);
             status_clear(status);
@@ -253,20 +263,18 @@ bool build_cuda_lower(struct build *build, struct status *status)
     for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
         for (int i = 0; i < build->rows[kind].count; i++) {
             const uint32_t rows = build->rows[kind].rows[i];
-            const struct graph *graphs[] = {build_graph_of(build, kind), few_rows_graph(build, kind, rows)};
-            for (int g = 0; g < 2 && graphs[g]; g++) {
-                const uint64_t bytes = device_scratch_bytes(graphs[g], &build->lowering, build_cuda_facts(build), rows);
+            const struct plan_graphs from = graphs_of(build, kind, rows);
+            for (int g = 0; g < from.count; g++) {
+                const uint64_t bytes =
+                    device_scratch_bytes(from.graphs[g], &build->lowering, build_cuda_facts(build), rows);
                 if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
             }
         }
     for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
         for (int i = 0; i < build->rows[kind].count; i++) {
             const uint32_t rows = build->rows[kind].rows[i];
-            const struct graph *few = few_rows_graph(build, kind, rows);
-            const struct graph *graph = few                         ? few
-                                        : is_eight_bit(build, rows) ? build_eight_bit_graph_of(build, kind)
-                                                                    : build_graph_of(build, kind);
-            if (!lower_one(build, graph, few ? &build->decode : NULL, rows, status))
+            const struct plan_graphs from = graphs_of(build, kind, rows);
+            if (!lower_one(build, &from, rows, status))
                 return status_prefix(status, "%s plan of %u rows", plan_kind_name(kind), rows);
         }
     return true;

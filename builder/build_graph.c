@@ -107,12 +107,13 @@ bool build_choose_joins(struct build *build, struct status *status)
 }
 
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      uint32_t most_rows, enum encoding_id rounds_to, bool is_engines, struct status *status)
+                      enum graph_rows plan_rows, enum encoding_id rounds_to, bool is_engines, struct status *status)
 {
     init_graph(build, graph, target, kind);
     if (target == TARGET_CPU) graph->rounds_to = rounds_to;
-    graph->small_batch = most_rows == GRAPH_SMALL_BATCH;
-    graph->router_batch = most_rows == GRAPH_ROUTER_BATCH;
+    graph->routed_mlp = plan_rows == GRAPH_ROWS_ROUTED_MLP;
+    graph->small_batch = plan_rows == GRAPH_ROWS_SMALL_BATCH || graph->routed_mlp;
+    graph->router_batch = plan_rows == GRAPH_ROWS_ROUTER_BATCH;
     return import(build, graph, is_engines, status) &&
            (!graph->small_batch || share_encodings(graph, &build->decode, status)) &&
            run_build_passes(build, graph, is_engines, status);

@@ -21,12 +21,14 @@ const struct graph *build_eight_bit_graph_of(const struct build *build, enum pla
 /* The encoding that a model without weights is assumed to have. */
 enum encoding_id build_assumed_encoding(const struct build *build);
 
-/* Imports the model for a target, the build's or the CPU, and runs the passes. `most_rows`: GRAPH_SMALL_BATCH, GRAPH_ROUTER_BATCH, or 0:
- * of plans of any rows. Requires with GRAPH_SMALL_BATCH: the weights of build->decode are bound. `rounds_to`: what matmuls of the CPU
- * round activations to, as graph.h says. `is_engines`: false for the model that the engine is compared with, which gets no static scales
- * of its KV cache and is not dumped. */
+/* What a graph's plans are: of any rows, or those that graph->small_batch, routed_mlp (with it) or router_batch is for. */
+enum graph_rows { GRAPH_ROWS_ANY, GRAPH_ROWS_SMALL_BATCH, GRAPH_ROWS_ROUTED_MLP, GRAPH_ROWS_ROUTER_BATCH };
+
+/* Imports the model for a target, the build's or the CPU, and runs the passes. Requires with a small batch: the weights of build->decode
+ * are bound. `rounds_to`: what matmuls of the CPU round activations to, as graph.h says. `is_engines`: false for the model that the
+ * engine is compared with, which gets no static scales of its KV cache and is not dumped. */
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      uint32_t most_rows, enum encoding_id rounds_to, bool is_engines, struct status *status);
+                      enum graph_rows plan_rows, enum encoding_id rounds_to, bool is_engines, struct status *status);
 
 /* The graph of the CUDA target that multiplies codes of activations, F8_E4M3 or I8, with weights. Requires: those of build->decode have their
  * places. */

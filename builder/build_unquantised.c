@@ -99,7 +99,7 @@ static bool begin_model(struct build *build, struct own_model *model, enum engin
                         const struct weight_types *types, enum encoding_id rounds_to, struct status *status)
 {
     model->manifest = build->manifest;
-    return build_make_graph(build, &model->graph, target, PLAN_DECODE, 0, rounds_to, false, status) &&
+    return build_make_graph(build, &model->graph, target, PLAN_DECODE, GRAPH_ROWS_ANY, rounds_to, false, status) &&
            bind_weights(&model->graph, &build->checkpoint, types, status) &&
            plan_weights(&model->graph, &model->manifest.weights_bytes, status);
 }

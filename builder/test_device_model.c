@@ -93,7 +93,7 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, c
                                       : PLAN_DECODE);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = types->matrices == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
-    graph->small_batch = which == TEST_SMALL_BATCH;
+    graph->small_batch = graph->routed_mlp = which == TEST_SMALL_BATCH;
     graph->router_batch = which == TEST_ROUTER_BATCH;
     graph->has_routed_matmul = routed;
     graph->shared_per_block = routed ? 227 << 10 : 0;

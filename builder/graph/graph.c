@@ -292,11 +292,21 @@ uint32_t graph_small_batch_rows(const struct graph *graph)
     return rows;
 }
 
-uint32_t graph_router_batch_rows(const struct graph *graph)
+static bool has_op(const struct graph *graph, enum plan_op op)
 {
     for (int n = 0; n < graph->node_count; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_NORM_ROUTER) return GRAPH_ROUTER_BATCH;
-    return 0;
+        if (!graph->nodes[n].removed && graph->nodes[n].op == op) return true;
+    return false;
+}
+
+uint32_t graph_routed_mlp_rows(const struct graph *graph)
+{
+    return has_op(graph, OP_ROUTED_MLP) ? graph_small_batch_rows(graph) : 0;
+}
+
+uint32_t graph_router_batch_rows(const struct graph *graph)
+{
+    return has_op(graph, OP_NORM_ROUTER) ? GRAPH_ROUTER_BATCH : 0;
 }
 
 uint32_t graph_least_rows_of_codes(const struct graph *graph)

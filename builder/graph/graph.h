@@ -89,6 +89,7 @@ struct graph {
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
     /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay. Requires, as input_codes: share_encodings. */
     bool small_batch;
+    bool routed_mlp;   /* CUDA, with small_batch: an MLP over experts may be one launch */
     bool router_batch; /* CUDA: at most GRAPH_ROUTER_BATCH token rows: a router and its norm in one launch */
     /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
      * the weights have their encodings before the passes run (share_encodings). */
@@ -159,6 +160,8 @@ enum tensor_layout graph_weight_layout(const struct graph *graph, const struct g
 bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *matmul, uint32_t rows);
 /* Most rows of plans that a graph with small_batch is for: GRAPH_SMALL_BATCH, fewer where its matmuls over experts need it. */
 uint32_t graph_small_batch_rows(const struct graph *graph);
+/* Likewise with routed_mlp, 0 where no MLP has become one launch. */
+uint32_t graph_routed_mlp_rows(const struct graph *graph);
 /* Likewise with router_batch: GRAPH_ROUTER_BATCH, 0 where no router has become one launch with its norm. */
 uint32_t graph_router_batch_rows(const struct graph *graph);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */

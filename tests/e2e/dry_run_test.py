@@ -133,7 +133,7 @@ class Fit(Planning):
         apart = self.plan(config, *flags, "--keep", "*mlp.gate.weight=int8")
         self.assertIn("routed_mlp(", fused.stdout)
         self.assertNotIn("warning", fused.stderr)
-        self.assertRegex(apart.stderr, r"decode plan of 1 rows: made as for many rows: routed_mlp .*matrix_dtype")
+        self.assertRegex(apart.stderr, r"decode plan of 1 rows: made as for many rows: routed_matmul .*matrix_dtype")
 
     def test_experts_with_codes_in_one_matrix(self):
         """The launch for few rows that has both matmuls over the experts takes codes of both or of none: else the first has its own."""
@@ -143,7 +143,8 @@ class Fit(Planning):
         for options, fused in (((), True), (("--keep", "*.experts.*.down_proj.weight=bf16"), False)):
             with self.subTest(fused):
                 plan = self.plan(config, *flags, *options)
-                self.assertEqual(["routed_mlp(" in plan.stdout, "routed_matmul(" in plan.stdout], [fused, not fused])
+                self.assertEqual("routed_mlp(" in plan.stdout, fused)
+                self.assertIn("routed_matmul(", plan.stdout)
                 self.assertNotIn("warning", plan.stderr)
 
     def test_parts(self):

@@ -246,11 +246,11 @@ class SharedExperts(ReferenceTest):
                     self.assertEqual(graph.count(" experts=%d " % experts), 2 * layers)
                     if "--gpus" in options:
                         continue
-                    _, few_rows, more_rows = decode_graphs(model, "dead_code", "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096",
-                                                           *options)
+                    _, apart, few_rows, more_rows = decode_graphs(model, "dead_code", "--gpu", "h200", "--tuning-cache", "none", "--max-context",
+                                                                  "4096", *options)
                     # Nemotron's 168 tiles of 16 rows are no equal shares for 132 multiprocessors.
                     launch = "routed_matmul" if config["hidden_size"] == 2688 else "routed_mlp"
-                    for graph, op in ((few_rows, launch), (more_rows, "norm_router")):
+                    for graph, op in ((apart, "routed_matmul"), (few_rows, launch), (more_rows, "norm_router")):
                         fused = [line for line in graph.splitlines() if "= %s(" % op in line]
                         self.assertEqual(len(fused), layers)
                         for line in fused:

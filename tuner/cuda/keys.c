@@ -8,7 +8,7 @@
 #include "formats/base/hash.h"
 
 /* Raised whenever the measurement changes: older records are then measured again. */
-enum { TUNER_REVISION = 9 };
+enum { TUNER_REVISION = 10 };
 
 /* ---- keys ---- */
 
