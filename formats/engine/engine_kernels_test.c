@@ -187,7 +187,7 @@ static const struct edit edits[] = {
     HEAD_MAP(dtype, 0, "dtype: expected F32, F16 or BF16, found 0"),
     HEAD_MAP(dtype, DTYPE_I32, "dtype: expected F32, F16 or BF16, found 8"), /* of 4 bytes, too */
     HEAD_MAP(reserved, 1, "a reserved field is not zero"),
-    HEAD_MAP(dtype, DTYPE_I64, "dtype: expected F32, F16 or BF16"),
+    HEAD_MAP(dtype, DTYPE_I16, "dtype: expected F32, F16 or BF16"),
     HEAD_MAP(dtype, DTYPE_COUNT, "dtype: expected F32, F16 or BF16"),
     HEAD_MAP(dtype, -1, "dtype: expected F32, F16 or BF16, found -1"),
     HEAD_MAP(dtype, INT64_MIN + DTYPE_F32, "dtype: expected F32, F16 or BF16, found -9223372036854775807"),

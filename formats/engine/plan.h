@@ -147,7 +147,7 @@ static inline bool plan_calls_collective(const struct plan_launch *launch)
 
 /* A matrix for the tensor memory accelerator: the loader encodes it for the operand that refers to it. */
 struct plan_tensor_map {
-    int64_t dtype;         /* enum dtype: F32, F16, BF16, F8_E4M3 or I8 */
+    int64_t dtype;         /* enum dtype: F32, F16, BF16, F8_E4M3, I8 or I64 */
     int64_t columns, rows; /* rows 0: up to the end of the space (the KV pool) */
     int64_t pitch;         /* bytes between rows */
     int64_t box_columns, box_rows;
@@ -160,6 +160,7 @@ _Static_assert(sizeof(struct plan_tensor_map) == 64, "encoding");
 static inline uint64_t plan_tensor_map_element_bytes(const struct plan_tensor_map *map)
 {
     switch (map->dtype) {
+    case DTYPE_I64: return sizeof(int64_t);
     case DTYPE_F32: return sizeof(float);
     case DTYPE_F16:
     case DTYPE_BF16: return sizeof(uint16_t);

@@ -98,6 +98,7 @@ struct cu_tensor_map {
 _Static_assert(sizeof(struct cu_tensor_map) == 128, "CUtensorMap");
 enum cu_tensor_map_type {
     CU_TENSOR_MAP_UINT8 = 0,
+    CU_TENSOR_MAP_INT64 = 5,
     CU_TENSOR_MAP_FLOAT16 = 6,
     CU_TENSOR_MAP_FLOAT32 = 7,
     CU_TENSOR_MAP_BFLOAT16 = 9,

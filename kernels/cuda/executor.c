@@ -148,6 +148,7 @@ static bool find_map_type(int64_t dtype, int *type)
     case DTYPE_BF16: *type = CU_TENSOR_MAP_BFLOAT16; return true;
     case DTYPE_F8_E4M3:
     case DTYPE_I8: *type = CU_TENSOR_MAP_UINT8; return true;
+    case DTYPE_I64: *type = CU_TENSOR_MAP_INT64; return true;
     default: return false;
     }
 }

@@ -257,6 +257,7 @@ static int tensor_map_type(int64_t dtype)
     case DTYPE_F32: return CU_TENSOR_MAP_FLOAT32;
     case DTYPE_F16: return CU_TENSOR_MAP_FLOAT16;
     case DTYPE_BF16: return CU_TENSOR_MAP_BFLOAT16;
+    case DTYPE_I64: return CU_TENSOR_MAP_INT64;
     default: return CU_TENSOR_MAP_UINT8;
     }
 }

@@ -97,7 +97,7 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
             } else {
                 /* The upper halves of bytes: registers 0 and 2, or 1 and 3; the codes are 8 more than their numbers. */
                 const u32 word = codes[(step + i / 2) % PART_STEPS];
-                a[i] = (__funnelshift_r(word, word, i % 2 ? 3 : 31) & 0xf0f0f0f0) ^ 0x80808080;
+                a[i] = and_xor(__funnelshift_r(word, word, i % 2 ? 3 : 31), 0xf0f0f0f0, 0x80808080);
             }
         }
     }

@@ -108,6 +108,18 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
     const bool is_x = operand == MATMUL_X;
+    if (operand == MATMUL_W && matmul_wgmma_has_tiles(params[MATMUL_DTYPE])) {
+        const struct fragment_layout layout = fragment_lay_out(params[MATMUL_DTYPE]);
+        *map = (struct plan_tensor_map){
+            .dtype = DTYPE_I64,
+            .columns = fragment_strips(params[MATMUL_K]) * layout.strip_bytes / (int)sizeof(int64_t),
+            .rows = layout_divide_up(params[MATMUL_N], FRAGMENT_ROWS),
+            .pitch = fragment_panel_bytes(layout, params[MATMUL_K]),
+            .box_columns = layout.strip_bytes / (int)sizeof(int64_t),
+            .box_rows = params[MATMUL_WGMMA_TILE_N] / FRAGMENT_ROWS,
+        };
+        return true;
+    }
     if (!is_x && (operand != MATMUL_W || matmul_is_coded(params))) return false;
     *map = (struct plan_tensor_map){
         .dtype = is_x ? params[MATMUL_INPUT_DTYPE] : matmul_device_element(params),

@@ -11,13 +11,13 @@
  * MULTICAST blocks of a cluster take neighbouring tiles of W for the same rows of x and each loads its part of the x
  * tile for all. Errors: as a float32 sum in any order; 16-bit outputs are rounded once.
  *
- * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
+ * Coded weights (fragment.cuh) come as strips of 128 k, by plain or tiled copies, and a warp's panel of 16 rows becomes wgmma's first
  * operand in registers. If x has codes, too (quantise.h), codes are multiplied; the scales of rows of W and of x multiply the sums of
  * all k, those of groups the groups' sums. Sums of e4m3 codes are computed for 512 k at most by themselves; those of int8 codes, which
  * int4 codes become, are integers, which 32 bits hold.
  *
  * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a
- * coded W is a pointer), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
+ * coded W is a pointer or a map of 64-bit words: a row for each panel, boxes of a strip of TILE_N / 16 panels), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_CUH
 
@@ -28,11 +28,11 @@
 #include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_wgmma_layout.cuh"
 
-/* Type of the operand W: a tensor map, or panels of codes. */
-template <bool CODED> struct wgmma_weights {
+/* Type of the operand W. */
+template <bool HAS_MAP> struct wgmma_weights {
     typedef tensor_map type;
 };
-template <> struct wgmma_weights<true> {
+template <> struct wgmma_weights<false> {
     typedef const u8 *type;
 };
 
@@ -40,7 +40,8 @@ template <class P> struct matmul_wgmma_body {
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int STRIPS = P::TILE_K / FRAGMENT_STRIP_K; /* of a panel in a stage, if coded */
-    typedef typename wgmma_weights<CODED>::type weights_operand;
+    static constexpr bool HAS_TILES = matmul_wgmma_has_tiles(P::DTYPE), HAS_MAP = !CODED || HAS_TILES;
+    typedef typename wgmma_weights<HAS_MAP>::type weights_operand;
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
     static constexpr bool INTEGERS = P::INPUT_DTYPE == DTYPE_I8; /* x has codes, too: of int8 */
@@ -73,6 +74,7 @@ template <class P> struct matmul_wgmma_body {
         matmul_wgmma_lay_out(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES,
                              GATED);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
+    static constexpr u32 PANEL_PITCH = (u32)LAYOUT.panel_pitch, STRIP_PITCH = (u32)LAYOUT.strip_pitch;
     static constexpr int X_TILE_BYTES = STAGE_BYTES - W_BYTES;
     static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
     static constexpr int STAGED_BLOCKS = (int)LAYOUT.staged_rows / 8, STAGED_BYTES = (int)LAYOUT.staged_bytes;
@@ -121,7 +123,7 @@ template <class P> struct matmul_wgmma_body {
     static __device__ __forceinline__ u32 w_bytes(tile at)
     {
         if constexpr (!CODED) return W_BYTES;
-        return (u32)(panels_at(at) * STRIPS * FRAGMENTS.strip_bytes);
+        return (u32)((HAS_TILES ? P::TILE_N / FRAGMENT_ROWS : panels_at(at)) * STRIPS * FRAGMENTS.strip_bytes);
     }
 
     /* Coded: panels of the tile that there are. */
@@ -142,18 +144,33 @@ template <class P> struct matmul_wgmma_body {
         const u8 *from = weights + (at.column / FRAGMENT_ROWS + panel) * PANEL_BYTES +
                          fragment_factor_bytes(FRAGMENTS) + (i64)step * STRIPS * FRAGMENTS.strip_bytes;
         constexpr u32 bytes = STRIPS * FRAGMENTS.strip_bytes;
-        const u32 place = to + (u32)(panel * STRIPS * FRAGMENTS.strip_bytes);
+        const u32 place = to + (u32)panel * PANEL_PITCH;
         if (ROW_TILES == 1) /* not read again in this step */
             bulk_copy_hinted(place, from, bytes, full, policy);
         else
             bulk_copy(place, from, bytes, full);
     }
 
+    /* The strip of all panels that a lane loads. */
+    static __device__ __forceinline__ void load_strips(u32 to, const tensor_map *map, tile at, int step, u32 full,
+                                                       u64 policy)
+    {
+        const int strip = (int)threadIdx.x % 32, column = (step * STRIPS + strip) * (FRAGMENTS.strip_bytes / 8);
+        if (strip >= STRIPS) return;
+        const u32 place = to + (u32)strip * STRIP_PITCH;
+        if (ROW_TILES == 1)
+            tile_load_hinted(place, map, column, at.column / FRAGMENT_ROWS, full, policy);
+        else
+            tile_load(place, map, column, at.column / FRAGMENT_ROWS, full);
+    }
+
     /* By the threads that produce. */
     static __device__ __forceinline__ void load_w(u32 to, const weights_operand &weights, tile at, int step, u32 full,
                                                   u64 policy)
     {
-        if constexpr (CODED)
+        if constexpr (HAS_TILES)
+            load_strips(to, &weights, at, step, full, policy);
+        else if constexpr (CODED)
             load_coded(to, weights, at, step, full, policy);
         else
             load_boxes(to, &weights, at, step, full, policy);
@@ -259,7 +276,7 @@ template <class P> struct matmul_wgmma_body {
         const u32 panel = threadIdx.x / 128 * PARTS * 4 + threadIdx.x / 32 % 4; /* of the first part */
         u32 a[2][TURN / STEP][4];
         turn_codes<TURN> loaded[2];
-        loaded[0].load(stage + panel * STRIPS * FRAGMENTS.strip_bytes, 0);
+        loaded[0].load(stage + panel * PANEL_PITCH, 0);
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             const int strip = turn / STRIP_TURNS, part = turn % STRIP_TURNS / PART_TURNS;
@@ -272,8 +289,8 @@ template <class P> struct matmul_wgmma_body {
             const turn_codes<TURN> &now = loaded[turn % 2];
             if (turn + 1 < TURNS) {
                 const int next = turn + 1, next_part = next % STRIP_TURNS / PART_TURNS;
-                loaded[next % 2].load(stage + ((panel + (u32)next_part * 4) * STRIPS + (u32)(next / STRIP_TURNS)) *
-                                                  FRAGMENTS.strip_bytes,
+                loaded[next % 2].load(stage + (panel + (u32)next_part * 4) * PANEL_PITCH +
+                                          (u32)(next / STRIP_TURNS) * STRIP_PITCH,
                                       next % PART_TURNS * TURN);
             }
 #pragma unroll
@@ -546,7 +563,7 @@ template <class P> struct matmul_wgmma_body {
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS), row_tiles = (rows + P::TILE_M - 1) / P::TILE_M;
         if (threadIdx.x == CONSUMERS) {
             tile_prefetch_map(&x_map);
-            if constexpr (!CODED) tile_prefetch_map(&weights);
+            if constexpr (HAS_MAP) tile_prefetch_map(&weights);
             for (u32 i = 0; i < P::STAGES; i++) {
                 barrier_init(full + 8 * i, 1);
                 barrier_init(empty + 8 * i, P::WARPGROUPS * 4 * P::MULTICAST); /* a consumer warp each */

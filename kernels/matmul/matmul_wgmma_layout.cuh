@@ -14,11 +14,21 @@ enum { MATMUL_WGMMA_MOST_INTEGERS = (1 << 17) - 1 };
  * STAGES mbarriers. */
 struct matmul_wgmma_layout {
     layout_size w_bytes, stage_bytes;
+    layout_size panel_pitch,
+        strip_pitch;            /* coded W: from a panel's strip to the next panel's, from a strip to the next */
     layout_size staged_columns; /* of out, from 64 rows of W */
     layout_size staged_rows, staged_pitch, staged_bytes;
     layout_size staging, scales, barriers; /* offsets */
     layout_size bytes;
 };
+
+/* Coded W whose strips come as tiles, one of all panels, since to ask for panels one by one takes longer than to multiply them:
+ * codes of 4 bits. Pieces of 8-bit codes are twice as long and arrive sooner one by one; factors need W's address. */
+LAYOUT_FUNCTION int matmul_wgmma_has_tiles(layout_size encoding)
+{
+    const struct fragment_layout layout = fragment_lay_out(encoding);
+    return layout.bits == 4 && !layout.factors;
+}
 
 /* `x_bytes`: of an element of x, 1 or 2. */
 LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size encoding, layout_size x_bytes,
@@ -29,7 +39,12 @@ LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size enco
     struct matmul_wgmma_layout l = {0};
     l.w_bytes = tile_n * tile_k * 2;
     if (fragment_is_coded(encoding)) { /* strips of each panel; the x tile begins at a multiple of 1024 */
-        l.w_bytes = tile_n / FRAGMENT_ROWS * (tile_k / FRAGMENT_STRIP_K) * fragment_lay_out(encoding).strip_bytes;
+        const layout_size panels = tile_n / FRAGMENT_ROWS, strips = tile_k / FRAGMENT_STRIP_K;
+        const layout_size strip_bytes = fragment_lay_out(encoding).strip_bytes;
+        const int has_tiles = matmul_wgmma_has_tiles(encoding);
+        l.panel_pitch = has_tiles ? strip_bytes : strips * strip_bytes;
+        l.strip_pitch = has_tiles ? layout_divide_up(panels * strip_bytes, 128) * 128 : strip_bytes;
+        l.w_bytes = has_tiles ? strips * l.strip_pitch : panels * l.panel_pitch;
         l.w_bytes = layout_divide_up(l.w_bytes, 1024) * 1024;
     }
     l.stage_bytes = l.w_bytes + tile_m * tile_k * x_bytes;

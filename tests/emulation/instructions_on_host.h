@@ -242,10 +242,13 @@ static void bulk_copy_hinted(u32 to, const void *from, u32 bytes, u32 barrier, u
     bulk_copy(to, from, bytes, barrier);
 }
 
-/* A matrix: address, rows, columns, rows of a box, bytes of an element; boxes have rows of 128 bytes and the 128-byte swizzle. */
-static tensor_map tensor_map_on_host(const void *matrix, int rows, int columns, int box_rows, int element_bytes = 2)
+/* A matrix: address, rows, columns, rows of a box, bytes of an element, of a row, and of a row of a box; these are 128 with the 128-byte
+ * swizzle, and any other number without one. */
+static tensor_map tensor_map_on_host(const void *matrix, int rows, int columns, int box_rows, int element_bytes = 2,
+                                     u64 pitch = 0, u64 box_bytes = 128)
 {
-    tensor_map map = {{(u64)matrix, (u64)rows, (u64)columns, (u64)box_rows, (u64)element_bytes}};
+    if (!pitch) pitch = (u64)columns * (u64)element_bytes;
+    tensor_map map = {{(u64)matrix, (u64)rows, (u64)columns, (u64)box_rows, (u64)element_bytes, pitch, box_bytes}};
     return map;
 }
 static void tile_prefetch_map(const tensor_map *) {}
@@ -254,14 +257,18 @@ static void tile_load(u32 to, const tensor_map *map, int column, int row, u32 ba
 {
     const int rows = (int)map->opaque[1], columns = (int)map->opaque[2], box_rows = (int)map->opaque[3];
     const int bytes = (int)map->opaque[4];
+    const long pitch = (long)map->opaque[5];
+    const int box_bytes = (int)map->opaque[6];
+    const bool has_swizzle = box_bytes == 128;
     const u8 *matrix = (const u8 *)map->opaque[0];
-    if (to % 1024 || columns * bytes % 16) abort();
-    copy_at_barrier(barrier, (u32)box_rows * 128, [=] {
+    if (to % (has_swizzle ? 1024 : 128) || pitch % 16 || box_bytes % 16 || box_bytes / bytes > 256) abort();
+    copy_at_barrier(barrier, (u32)(box_rows * box_bytes), [=] {
         for (int r = 0; r < box_rows; r++)
-            for (int c = 0; c < 128; c++) {
+            for (int c = 0; c < box_bytes; c++) {
                 const bool inside = row + r >= 0 && row + r < rows && column + c / bytes < columns;
-                *(u8 *)shared_at(swizzled(to + (u32)(r * 128 + c))) =
-                    inside ? matrix[((long)(row + r) * columns + column) * bytes + c] : 0;
+                const u32 place = to + (u32)(r * box_bytes + c);
+                *(u8 *)shared_at(has_swizzle ? swizzled(place) : place) =
+                    inside ? matrix[(row + r) * pitch + column * bytes + c] : 0;
             }
     });
 }
@@ -276,6 +283,7 @@ template <int COUNT> static void registers_increase() {}
 /* ---- arithmetic ---- */
 
 static u32 and_or(u32 a, u32 mask, u32 bits) { return a & mask | bits; }
+static u32 and_xor(u32 a, u32 mask, u32 bits) { return a & mask ^ bits; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { return a - b; }
 static float __fmul_rn(float a, float b) { return a * b; }

@@ -188,6 +188,14 @@ template <class P> static void run_body(const void *, matmul_mma_body<P> *)
                             residual_operand(), routes, lists);
 }
 
+template <class P> static tensor_map strips_map()
+{
+    constexpr fragment_layout layout = fragment_lay_out(P::DTYPE);
+    return tensor_map_on_host(w.panels.data(), (N + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS,
+                              (int)fragment_strips(K) * layout.strip_bytes / 8, P::TILE_N / FRAGMENT_ROWS, 8,
+                              (u64)fragment_panel_bytes(layout, K), (u64)layout.strip_bytes);
+}
+
 template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
 {
     const tensor_map map =
@@ -196,6 +204,9 @@ template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
         matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map,
                                   tensor_map_on_host(w.panels.data(), N, K, P::TILE_N), out, bias_operand(),
                                   residual_operand(), nullptr);
+    else if constexpr (matmul_wgmma_has_tiles(P::DTYPE))
+        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, strips_map<P>(), out, bias_operand(),
+                                  residual_operand(), CODES ? x_scales : nullptr);
     else
         matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, w.panels.data(), out, bias_operand(),
                                   residual_operand(), CODES ? x_scales : nullptr);

@@ -585,6 +585,7 @@ static size_t element_bytes(int type)
     case CU_TENSOR_MAP_FLOAT16:
     case CU_TENSOR_MAP_BFLOAT16: return 2;
     case CU_TENSOR_MAP_FLOAT32: return 4;
+    case CU_TENSOR_MAP_INT64: return 8;
     default: return 0;
     }
 }

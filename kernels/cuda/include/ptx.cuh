@@ -364,11 +364,17 @@ template <int COUNT> __device__ __forceinline__ void registers_increase()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* a & mask | bits in one instruction, which the compiler does not make of it where both are constants. */
+/* a & mask | bits, a & mask ^ bits in one instruction, which the compiler does not make of it where both are constants. */
 __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits)
 {
     u32 d;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+    return d;
+}
+__device__ __forceinline__ u32 and_xor(u32 a, u32 mask, u32 bits)
+{
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
     return d;
 }
 
