@@ -5,7 +5,7 @@
  *
  * Containers: GPTQ (2, 3, 4, 8 bits; versions 1 and 2; act-order), AWQ (gemm, gemv, gemv_fast), compressed-tensors
  * (pack-quantized, int-quantized, float-quantized, nvfp4, mxfp4, mxfp8), FP8 (blocks of 128 x 128, per tensor, per row, e8m0
- * scales), ModelOpt (FP8, NVFP4), bitsandbytes (nf4, fp4, int8). Those of GGUF files: gguf_model.h. Names and shapes of the tensors decide which one a module
+ * scales), ModelOpt (FP8, NVFP4, both), bitsandbytes (nf4, fp4, int8). Those of GGUF files: gguf_model.h. Names and shapes of the tensors decide which one a module
  * has; config.json must agree. */
 #ifndef FORMATS_CHECKPOINT_QUANTISED_H
 #define FORMATS_CHECKPOINT_QUANTISED_H

@@ -35,6 +35,22 @@ static bool check_kind(const struct quantised_reading *reading, bool is_float, u
 
 /* ---- codes of 8 bits, each element a byte ---- */
 
+/* Columns of a group: those of MX, or of a scheme with as many groups as there are scales. 0: scales have another shape. */
+static uint64_t group_of_scales(const struct quantised_reading *reading, const struct quantised *matrix,
+                                const struct tensor_view *scales)
+{
+    const bool e8m0 = scales->dtype == DTYPE_U8 || scales->dtype == DTYPE_F8_E8M0;
+    if (e8m0 && quantised_has_shape(scales, matrix->rows, quantised_divide_up(matrix->columns, 32))) return 32;
+    for (int i = 0; i < reading->config->scheme_count; i++) {
+        const struct quant_scheme *scheme = &reading->config->schemes[i];
+        if (scheme->is_float == (matrix->code == QUANTISED_E4M3) && scheme->group_size &&
+            matrix->columns % scheme->group_size == 0 &&
+            quantised_has_shape(scales, matrix->rows, matrix->columns / scheme->group_size))
+            return scheme->group_size;
+    }
+    return 0;
+}
+
 bool quantised_read_bytes(struct quantised_reading *reading, struct quantised *matrix)
 {
     const struct tensor_view *codes = reading->main;
@@ -57,18 +73,21 @@ bool quantised_read_bytes(struct quantised_reading *reading, struct quantised *m
             return quantised_fail(reading, format, "row by row (0)", "another order");
         matrix->global = 1.0f / 127;
     }
-    const bool e8m0 = scales->dtype == DTYPE_U8 || scales->dtype == DTYPE_F8_E8M0;
-    const bool mx = e8m0 && quantised_has_shape(scales, matrix->rows, quantised_divide_up(matrix->columns, 32));
     if (!quantised_set_scales(reading, matrix, scales,
-                              is_int ? QUANTISED_ANY_FLOAT : QUANTISED_ANY_FLOAT | QUANTISED_ANY_E8M0, mx ? 32 : 0))
+                              is_int ? QUANTISED_ANY_FLOAT : QUANTISED_ANY_FLOAT | QUANTISED_ANY_E8M0,
+                              group_of_scales(reading, matrix, scales)))
         return false;
     zeros = is_int ? quantised_find(reading, ".weight_zero_point") : NULL;
     if (!check_kind(reading, !is_int, 8, !zeros)) return false;
     if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, ORDER_ROWS, false, 8, matrix->scale.pitch, 0};
-    if (matrix->scale.block_rows != 1 || matrix->scale.pitch != 1)
-        return quantised_fail(reading, zeros, "one zero point a row", "others");
-    return quantised_check_shape(reading, zeros, 1u << DTYPE_I8, matrix->rows, 1);
+    if (quantised_elements(scales) == 1) { /* of all rows */
+        matrix->zeros.pitch = 0;
+        return quantised_check_dtype(reading, zeros, 1u << DTYPE_I8) &&
+               (quantised_elements(zeros) == 1 || quantised_fail(reading, zeros, "one zero point", "others"));
+    }
+    if (matrix->scale.block_rows != 1) return quantised_fail(reading, zeros, "scales of groups or rows", "others");
+    return quantised_check_shape(reading, zeros, 1u << DTYPE_I8, matrix->rows, matrix->scale.pitch);
 }
 
 /* ---- codes of e2m1, two in a byte ---- */

@@ -91,6 +91,8 @@ bool quantised_set_scale_type(const struct quantised_reading *reading, struct qu
 bool quantised_set_scales(const struct quantised_reading *reading, struct quantised *matrix,
                           const struct tensor_view *tensor, unsigned dtypes, uint64_t group);
 
+/* Whether matrix->zeros, [rows, groups], are all in the middle of the codes, or all one less. */
+bool quantised_has_middle_zeros(const struct quantised *matrix, uint64_t groups);
 /* For a symmetric scheme whose file has zero points nevertheless: checks that matrix->zeros, [rows, groups], are all in the middle of the
  * codes, or all one less where `or_less`, and sets matrix->zero instead of them. */
 bool quantised_drop_zeros(const struct quantised_reading *reading, struct quantised *matrix,

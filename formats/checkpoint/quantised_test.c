@@ -214,8 +214,12 @@ TEST(containers)
         {TEST_CT_INT8, TEST_SYMMETRIC, 12, 50, 0, 8, DTYPE_BF16, 0},
         {TEST_CT_INT8, TEST_SYMMETRIC | TEST_TENSOR, 12, 50, 0, 8, DTYPE_BF16, 0},
         {TEST_CT_INT8, 0, 12, 50, 0, 8, DTYPE_BF16, 0},
+        {TEST_CT_INT8, TEST_TENSOR, 12, 50, 0, 8, DTYPE_BF16, 0},
+        {TEST_CT_INT8, TEST_SYMMETRIC, 12, 96, 32, 8, DTYPE_BF16, 0},
+        {TEST_CT_INT8, 0, 12, 96, 32, 8, DTYPE_F16, 0},
         {TEST_CT_FLOAT8, 0, 12, 50, 0, 8, DTYPE_BF16, 0},
         {TEST_CT_FLOAT8, TEST_TENSOR, 12, 50, 0, 8, DTYPE_F32, 0},
+        {TEST_CT_FLOAT8, 0, 12, 96, 32, 8, DTYPE_BF16, 0},
         {TEST_CT_FLOAT8, 0, 192, 320, 128, 8, DTYPE_BF16, 128},
         {TEST_CT_NVFP4, 0, 12, 80, 16, 4, DTYPE_F8_E4M3, 0},
         {TEST_CT_MXFP4, 0, 12, 96, 32, 4, DTYPE_U8, 0},
@@ -264,6 +268,40 @@ TEST(mixed_schemes)
         test_expect_success(open_checkpoint(), &status);
         expect_result(NULL, 0);
     }
+}
+
+/* A module is symmetric if its zero points are, where `sym` of the configuration holds for some modules alone. */
+TEST(zeros_that_decide)
+{
+    static const uint32_t versions[] = {0, TEST_LESS_ONE, TEST_MISLABELLED, TEST_LESS_ONE | TEST_MISLABELLED};
+    for (size_t v = 0; v < sizeof versions / sizeof *versions; v++) {
+        const struct test_quantised same = {TEST_GPTQ, TEST_SYMMETRIC | versions[v], 32, 128, 32, 4, DTYPE_F16, 0};
+        const struct test_quantised other = {TEST_GPTQ, versions[v] & TEST_LESS_ONE, 32, 128, 32, 4, DTYPE_F16, 0};
+        free_checkpoint(NULL);
+        test_quantised_add(&checkpoint, FIRST, &same);
+        test_quantised_add(&checkpoint, SECOND, &other);
+        checkpoint.config.zeros_decide = true;
+        test_expect_success(open_checkpoint(), &status);
+        expect_result(NULL, 0);
+        assert_null(find(FIRST ".weight")->quantised->zeros.data);
+        assert_non_null(find(SECOND ".weight")->quantised->zeros.data);
+    }
+}
+
+/* ModelOpt: [blocks of rows, 1, blocks of columns, 1] */
+TEST(scales_of_blocks_in_four_dimensions)
+{
+    static const struct test_quantised what = {TEST_FP8_SCALE, 0, 192, 320, 128, 8, DTYPE_F32, 128};
+    test_quantised_add(&checkpoint, FIRST, &what);
+    struct tensor_view *scales = test_quantised_find(&checkpoint, "weight_scale");
+    scales->rank = 4;
+    scales->shape[2] = scales->shape[1], scales->shape[1] = scales->shape[3] = 1;
+    test_expect_success(open_checkpoint(), &status);
+    expect_result(NULL, 0);
+    quantised_close(&result);
+    scales = test_quantised_find(&checkpoint, "weight_scale");
+    scales->shape[1] = scales->shape[2], scales->shape[2] = 1;
+    test_expect_failure(open_checkpoint(), &status, STATUS_BAD_INPUT, "weight_scale|found F32 [2, 3, 1, 1]");
 }
 
 /* group_size of the configuration is 0: the scales say it. */

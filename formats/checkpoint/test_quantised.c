@@ -284,8 +284,9 @@ static void add_tensors(struct encoder *e, struct test_module *module)
         e->kind = SIGNED_BYTE;
         add_bytes(e, "weight", DTYPE_I8, "weight_scale");
         if (!symmetric) {
-            e->zeros = (struct plane){.line_bytes = 1, .word_bytes = 4};
-            e->zeros.data = tensor(e, "weight_zero_point", DTYPE_I8, 2, e->what->rows, 1);
+            e->zeros = (struct plane){.line_bytes = e->groups, .word_bytes = 4};
+            e->zeros.data =
+                tensor(e, "weight_zero_point", DTYPE_I8, flags & TEST_TENSOR ? 1 : 2, e->row_groups, e->groups);
         }
         tensor(e, "input_scale", DTYPE_F32, 1, 1, 0), tensor(e, "input_zero_point", DTYPE_I8, 1, 1, 0);
         break;
