@@ -581,7 +581,7 @@ static bool parse_quantised_layers(struct quant_config *config, struct json_read
     return done;
 }
 
-/* What is said about the KV cache: kv_cache_quant_algo, or kv_cache_scheme as an object or, except for FP8, as the same name. */
+/* The KV cache: kv_cache_quant_algo, or kv_cache_scheme as an object or, except for FP8, as the same name. */
 static bool read_modelopt_cache(struct quant_config *config, struct json_reader *reader, struct status *status)
 {
     const json_t *name = json_reader_get(reader, "kv_cache_quant_algo"), *scheme;
