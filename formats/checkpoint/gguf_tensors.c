@@ -70,23 +70,42 @@ static enum dtype plain_dtype(enum gguf_tensor_type type)
     }
 }
 
-/* Where the parts of a block are. Q4_0, Q8_0 and MXFP4 have one scale, at the beginning; the others several, by `scale`. */
+/* The numbers of codes of IQ4_NL and IQ4_XS. */
+static const float non_linear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+/* Where the parts of a block are. Those of 32 columns have one scale, at the beginning; the others several, by `scale`. */
 static const struct block_layout {
     enum gguf_tensor_type type;
     enum quantised_code code;
-    uint32_t bits, zero, codes, half, high;
+    uint32_t bits, low, zero, codes, half, high;
+    bool high_stream;
     enum quantised_scale scale;
-    uint32_t scale_columns, scales;
+    uint32_t scale_columns, factors, scales;
+    uint32_t added; /* offset of a number that is added; 0: there is none */
 } layouts[] = {
-    {GGUF_TENSOR_Q4_0, QUANTISED_UNSIGNED, 4, 8, .codes = 2, .half = 16, .scale = QUANTISED_F16, .scale_columns = 32},
-    {GGUF_TENSOR_Q8_0, QUANTISED_INT8, 8, 0, .codes = 2, .scale = QUANTISED_F16, .scale_columns = 32},
-    {GGUF_TENSOR_MXFP4, QUANTISED_E2M1, 4, 0, .codes = 1, .half = 16, .scale = QUANTISED_E8M0, .scale_columns = 32},
-    {GGUF_TENSOR_Q4_K, QUANTISED_UNSIGNED, 4, 0, .codes = 16, .half = 32, .scale = QUANTISED_SIX_BITS,
+    {GGUF_TENSOR_Q4_0, QUANTISED_UNSIGNED, 4, 4, 8, .codes = 2, .half = 16, .scale = QUANTISED_F16,
+     .scale_columns = 32},
+    {GGUF_TENSOR_Q4_1, QUANTISED_UNSIGNED, 4, 4, 0, .codes = 4, .half = 16, .scale = QUANTISED_F16, .scale_columns = 32,
+     .added = 2},
+    {GGUF_TENSOR_Q5_0, QUANTISED_UNSIGNED, 5, 4, 16, .codes = 6, .half = 16, .high = 2, .high_stream = true,
+     .scale = QUANTISED_F16, .scale_columns = 32},
+    {GGUF_TENSOR_Q5_1, QUANTISED_UNSIGNED, 5, 4, 0, .codes = 8, .half = 16, .high = 4, .high_stream = true,
+     .scale = QUANTISED_F16, .scale_columns = 32, .added = 2},
+    {GGUF_TENSOR_Q8_0, QUANTISED_INT8, 8, 8, 0, .codes = 2, .scale = QUANTISED_F16, .scale_columns = 32},
+    {GGUF_TENSOR_MXFP4, QUANTISED_E2M1, 4, 4, 0, .codes = 1, .half = 16, .scale = QUANTISED_E8M0, .scale_columns = 32},
+    {GGUF_TENSOR_IQ4_NL, QUANTISED_TABLE, 4, 4, 0, .codes = 2, .half = 16, .scale = QUANTISED_F16, .scale_columns = 32},
+    {GGUF_TENSOR_Q2_K, QUANTISED_UNSIGNED, 2, 2, 0, .codes = 16, .half = 32, .scale = QUANTISED_FOUR_BITS,
+     .scale_columns = 16, .factors = 80, .scales = 0},
+    {GGUF_TENSOR_Q3_K, QUANTISED_UNSIGNED, 3, 2, 4, .codes = 32, .half = 32, .high = 0,
+     .scale = QUANTISED_SIGNED_SIX_BITS, .scale_columns = 16, .factors = 108, .scales = 96},
+    {GGUF_TENSOR_Q4_K, QUANTISED_UNSIGNED, 4, 4, 0, .codes = 16, .half = 32, .scale = QUANTISED_SIX_BITS,
      .scale_columns = 32, .scales = 4},
-    {GGUF_TENSOR_Q5_K, QUANTISED_UNSIGNED, 5, 0, .codes = 48, .half = 32, .high = 16, .scale = QUANTISED_SIX_BITS,
+    {GGUF_TENSOR_Q5_K, QUANTISED_UNSIGNED, 5, 4, 0, .codes = 48, .half = 32, .high = 16, .scale = QUANTISED_SIX_BITS,
      .scale_columns = 32, .scales = 4},
-    {GGUF_TENSOR_Q6_K, QUANTISED_UNSIGNED, 6, 32, .codes = 0, .half = 64, .high = 128, .scale = QUANTISED_INT8_SCALE,
-     .scale_columns = 16, .scales = 192},
+    {GGUF_TENSOR_Q6_K, QUANTISED_UNSIGNED, 6, 4, 32, .codes = 0, .half = 64, .high = 128, .scale = QUANTISED_INT8_SCALE,
+     .scale_columns = 16, .factors = 208, .scales = 192},
+    {GGUF_TENSOR_IQ4_XS, QUANTISED_TABLE, 4, 4, 0, .codes = 8, .half = 16, .scale = QUANTISED_DIVIDED_SIX_BITS,
+     .scale_columns = 32, .scales = 2},
 };
 
 static bool set_blocks(const struct gguf *file, const struct gguf_tensor *tensor, struct quantised *matrix,
@@ -111,11 +130,16 @@ static bool set_blocks(const struct gguf *file, const struct gguf_tensor *tensor
         .block = {.columns = (uint32_t)block_columns,
                   .bytes = (uint32_t)block_bytes,
                   .codes = layout->codes,
+                  .low = layout->low,
                   .half = layout->half,
                   .high = layout->high,
+                  .high_stream = layout->high_stream,
+                  .factors = layout->factors,
                   .scales = layout->scales},
         .code_bytes = tensor->bytes,
         .zero = layout->zero,
+        .table = (const uint8_t *)non_linear,
+        .added = layout->added ? tensor->data + layout->added : NULL,
         .scale = {.type = layout->scale,
                   .data = tensor->data,
                   .pitch = tensor->shape[1] / layout->scale_columns,

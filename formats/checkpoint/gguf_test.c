@@ -252,7 +252,7 @@ TEST(test_bad_tensors)
         {5, {1, 1, 1, 1, 1}, 0, 0, "1 to 4 dimensions, found 5"},
         {UINT32_MAX, {1, 1, 1, 1, 1, 1, 1, 1}, 0, 0, "1 to 4 dimensions"},
         {2, {4, 0}, 0, 0, "no dimension of 0"},
-        {1, {4}, 3, 0, "F32, F16, BF16|found Q4_1 (3)|use a file with other types"},
+        {1, {4}, 9, 0, "F32, F16, BF16|found Q8_1 (9)|use a file with other types"},
         {1, {4}, 36, 0, "found an unknown type (36)"},
         {1, {4}, UINT32_MAX, 0, "unknown type"},
         {1, {4}, 0, 32, "offset|expected 0, found 32"},
@@ -529,6 +529,28 @@ static const struct {
      {-0x1.92d32p+2f, -0x1.7fa48p+2f, -0x1.7fa48p+0f, 0x1.1185ep+2f, -0x1.a6b7ap+2f, -0x1.46ce8p+1f, 0x1.3899p+2f,
       -0x0p+0f, 0x1.46ce8p+1f, -0x1.bfd1ep+2f, -0x1.7354p+1f, 0x1.483a4p+2f, -0x1.bb52p+0f, -0x1.3899p+2f,
       0x1.a86p-1f}},
+    {GGUF_TENSOR_Q4_1,
+     {-0x1.a86p-6f, -0x1.4d7p-5f, -0x1.e5p-8f, -0x1.8a1p-5f, -0x1.a86p-5f, 0x1.2f2p-4f, 0x1.6bcp-5f, 0x1.3e48p-3f,
+      -0x1.e5p-5f, 0x1.2fp-5f, 0x1.6bcp-6f, 0x1.e5p-4f, 0x1.e5p-9f, -0x1.2f2p-5f, 0x1.6bcp-4f}},
+    {GGUF_TENSOR_Q5_0,
+     {-0x1.a86p-5f, -0x1.6bcp-5f, -0x1.10dp-5f, 0x1.10dp-5f, 0x1.6bcp-6f, 0x1.6bcp-5f, -0x1.6bcp-5f, 0x1.6bcp-5f,
+      0x1.e5p-5f, -0x1.ec6p-3f, -0x1.278cp-3f, 0x1.a86p-3f, -0x0p+0f, 0x1.e5p-8f, -0x1.2f2p-5f}},
+    {GGUF_TENSOR_Q5_1,
+     {-0x1.a86p-6f, -0x1.a86p-6f, -0x1.a86p-5f, -0x1.e5p-6f, -0x1.4d7p-4f, 0x1.a86p-5f, 0x1.8a1p-4f, 0x1.aff4p-3f,
+      0x0p+0f, 0x1.092p-3f, 0x1.9938p-4f, 0x1.6bcp-3f, -0x1.e5p-6f, -0x1.2f2p-4f, 0x1.2f2p-5f}},
+    {GGUF_TENSOR_IQ4_NL,
+     {-0x1.1ff8p-3f, 0x1.3a7ep-2f, 0x1.093cp-3f, -0x1.e5p-9f, -0x1.ac2ap-2f, 0x1.513ap-1f, 0x1.ac2ap-1f, 0x1.882bp-1f,
+      0x1.4d7p-2f, 0x1.ec6p-3f, -0x1.f428p-3f, 0x1.1ff8p-1f, 0x1.4d7p-4f, -0x1.8a1p-4f, 0x1.0572p-1f}},
+    {GGUF_TENSOR_Q2_K,
+     {-0x1.2f2p-6f, -0x1.2f2p-6f, -0x1.2f2p-6f, -0x1.e5p-6f, -0x0p+0f, -0x1.1ff8p-4f, -0x1.6bcp-5f, -0x1.c6bp-4f,
+      -0x1.4d7p-3f, -0x1.01a8p-4f, -0x1.6bcp-5f, -0x1.e5p-5f, -0x1.6bcp-5f, 0x1.3e48p-4f, -0x1.4d7p-2f}},
+    {GGUF_TENSOR_Q3_K,
+     {-0x1.6bcp-5f, 0x1.6bcp-5f, -0x0p+0f, -0x1.5c98p-4f, -0x0p+0f, 0x1.32eap-2f, -0x1.6bcp-2f, 0x1.6bcp-6f,
+      0x1.2f2p-2f, -0x1.a86p-4f, 0x1.6bcp-4f, 0x1.f428p-2f, -0x1.6bcp-4f, 0x0p+0f, -0x1.2f2p-3f}},
+    {GGUF_TENSOR_IQ4_XS,
+     {-0x1.6bcp-4f, -0x1.6bcp-4f, -0x1.411f8p+3f, -0x1.278cp+0f, 0x1.c6bp-1f, -0x1.58cep-1f, 0x1.d029p+0f,
+      -0x1.d029p+1f, 0x1.4d7p-4f, -0x1.76a4cp+2f, -0x1.91a4p+0f, 0x1.ea35cp+2f, -0x1.46ce8p+2f, -0x1.8ddap-1f,
+      0x1.2712cp+5f}},
 };
 
 /* Bytes of a linear congruential generator; float16 scales are small numbers, some negative. */
@@ -536,10 +558,14 @@ static size_t make_blocks(enum gguf_tensor_type type, uint8_t *data)
 {
     static const uint16_t halves[] = {0x1b94, 0x1f94, 0x21af, 0x2394, 0x24bc}; /* 0.0037 times 1 to 5 */
     const size_t bytes = gguf_block_bytes(type), blocks = ELEMENTS / gguf_block_columns(type);
-    const int places[2] = {type == GGUF_TENSOR_Q6_K    ? 208
-                           : type == GGUF_TENSOR_MXFP4 ? -1
-                                                       : 0,
-                           type == GGUF_TENSOR_Q4_K || type == GGUF_TENSOR_Q5_K ? 2 : -1};
+    const bool two = type == GGUF_TENSOR_Q4_1 || type == GGUF_TENSOR_Q5_1 || type == GGUF_TENSOR_Q2_K ||
+                     type == GGUF_TENSOR_Q4_K || type == GGUF_TENSOR_Q5_K;
+    const int first = type == GGUF_TENSOR_Q2_K    ? 80
+                      : type == GGUF_TENSOR_Q3_K  ? 108
+                      : type == GGUF_TENSOR_Q6_K  ? 208
+                      : type == GGUF_TENSOR_MXFP4 ? -1
+                                                  : 0;
+    const int places[2] = {first, two ? first + 2 : -1};
     uint32_t x = 12345;
     for (size_t i = 0; i < blocks * bytes; i++) {
         x = x * 1664525u + 1013904223u;
@@ -572,12 +598,58 @@ static void scale_and_minimum(const uint8_t *s, int i, int *scale, int *minimum)
 static void plain_block(enum gguf_tensor_type type, const uint8_t *b, float *y)
 {
     static const float e2m1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    static const float non_linear[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     int scale, minimum;
     switch (type) {
     case GGUF_TENSOR_Q4_0:
         for (int i = 0; i < 16; i++) {
             y[i] = half(b) * (float)((b[2 + i] & 15) - 8);
             y[i + 16] = half(b) * (float)((b[2 + i] >> 4) - 8);
+        }
+        break;
+    case GGUF_TENSOR_Q4_1:
+        for (int i = 0; i < 16; i++) {
+            y[i] = half(b) * (float)(b[4 + i] & 15) + half(b + 2);
+            y[i + 16] = half(b) * (float)(b[4 + i] >> 4) + half(b + 2);
+        }
+        break;
+    case GGUF_TENSOR_Q5_0:
+    case GGUF_TENSOR_Q5_1: {
+        const bool one = type == GGUF_TENSOR_Q5_1;
+        const uint8_t *high = b + (one ? 4 : 2), *low = high + 4;
+        for (int i = 0; i < 32; i++) {
+            const int code = (low[i % 16] >> (i < 16 ? 0 : 4) & 15) | (high[i / 8] >> i % 8 & 1) << 4;
+            y[i] = one ? half(b) * (float)code + half(b + 2) : half(b) * (float)(code - 16);
+        }
+        break;
+    }
+    case GGUF_TENSOR_IQ4_NL:
+        for (int i = 0; i < 16; i++) {
+            y[i] = half(b) * non_linear[b[2 + i] & 15];
+            y[i + 16] = half(b) * non_linear[b[2 + i] >> 4];
+        }
+        break;
+    case GGUF_TENSOR_IQ4_XS:
+        for (int j = 0; j < 8; j++) {
+            const int high = (b[2] | b[3] << 8) >> 2 * j & 3, factor = (b[4 + j / 2] >> j % 2 * 4 & 15) | high << 4;
+            for (int i = 0; i < 16; i++) {
+                y[32 * j + i] = half(b) * (float)(factor - 32) * non_linear[b[8 + 16 * j + i] & 15];
+                y[32 * j + i + 16] = half(b) * (float)(factor - 32) * non_linear[b[8 + 16 * j + i] >> 4];
+            }
+        }
+        break;
+    case GGUF_TENSOR_Q2_K:
+        for (int i = 0; i < 256; i++) {
+            const int code = b[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+            y[i] = half(b + 80) * (float)(b[i / 16] & 15) * (float)code - half(b + 82) * (float)(b[i / 16] >> 4);
+        }
+        break;
+    case GGUF_TENSOR_Q3_K:
+        for (int i = 0; i < 256; i++) {
+            const int n = i / 16, low = n < 8 ? b[96 + n] & 15 : b[96 + n - 8] >> 4,
+                      high = b[104 + n % 4] >> n / 4 * 2 & 3;
+            const int code = b[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+            y[i] = half(b + 108) * (float)((low | high << 4) - 32) * (float)(b[i % 32] >> i / 32 & 1 ? code : code - 4);
         }
         break;
     case GGUF_TENSOR_Q8_0:
@@ -618,6 +690,13 @@ static void plain_block(enum gguf_tensor_type type, const uint8_t *b, float *y)
     }
 }
 
+/* The elements of part of a row, without negative zeros. */
+static void read_elements(const struct quantised *matrix, uint64_t row, uint64_t first, uint64_t count, float *values)
+{
+    quantised_read(matrix, row, first, count, values);
+    for (uint64_t i = 0; i < count; i++) values[i] += 0.0f;
+}
+
 TEST(test_blocks)
 {
     uint8_t data[2048];
@@ -641,11 +720,11 @@ TEST(test_blocks)
             assert_non_null(matrix);
             assert_int_equal(tensors.tensors[0].dtype, DTYPE_F32);
             for (uint64_t r = 0; r < rows; r++)
-                quantised_read(matrix, r, 0, ELEMENTS / rows, found + r * (ELEMENTS / rows));
+                read_elements(matrix, r, 0, ELEMENTS / rows, found + r * (ELEMENTS / rows));
             assert_memory_equal(found, expected, sizeof found);
             /* Parts of rows, and what elements share. */
             for (uint64_t first = 0; first < 300; first += 7) {
-                quantised_read(matrix, rows - 1, first, 101, found);
+                read_elements(matrix, rows - 1, first, 101, found);
                 assert_memory_equal(found, expected + ELEMENTS / rows * (rows - 1) + first, 101 * sizeof *found);
             }
             if (type == GGUF_TENSOR_Q8_0) assert_true(quantised_group_at(matrix, 0, 40).scale == half(data + 34));

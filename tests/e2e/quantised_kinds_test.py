@@ -187,7 +187,9 @@ class Kinds(ReferenceTest):
         tally("kinds of quantised checkpoints", len(kinds))
 
     def test_gguf(self):
-        kinds = {"Q4_K": K_QUANTS, "Q5_K": K_QUANTS, "Q6_K": K_QUANTS, "MXFP4": "mxfp4"}
+        kinds = {"Q4_1": "with zero points between codes", "Q5_0": "int8_g32", "Q5_1": "with zero points between codes", "Q2_K": K_QUANTS,
+                 "Q3_K": K_QUANTS, "Q4_K": K_QUANTS, "Q5_K": K_QUANTS, "Q6_K": K_QUANTS, "IQ4_NL": "int8_g32", "IQ4_XS": K_QUANTS,
+                 "MXFP4": "mxfp4"}
         with scratch() as folder:
             source = write_model(os.path.join(folder, "source"), 256, model(256))
             for kind, encoding in list(kinds.items())[::3 if SANITIZED else 1]:
