@@ -22,7 +22,10 @@ static bool add_scheme(struct quant_config *config, const struct quant_scheme *s
                        struct status *status)
 {
     for (int i = 0; i < config->scheme_count; i++)
-        if (same_scheme(&config->schemes[i], scheme)) return true;
+        if (same_scheme(&config->schemes[i], scheme)) {
+            config->schemes[i].act_order &= scheme->act_order; /* tensors do not show which of the two they are of */
+            return true;
+        }
     if (config->scheme_count == QUANT_MAX_SCHEMES)
         return status_fail(status, STATUS_BAD_INPUT,
                            "%s: expected at most %d combinations of type, bits, group size and symmetry, found more",
@@ -98,12 +101,12 @@ static bool parse_override(struct quant_config *config, struct json_reader *read
                            const struct quant_scheme *base, bool sym, struct status *status)
 {
     struct quant_scheme scheme = *base;
-    bool override_sym = sym, desc_act;
+    bool override_sym = sym;
     size_t type = 0;
     if (!quant_read_bits(reader, method->bits, false, &scheme.bits, status) ||
         !quant_read_group_size(reader, false, &scheme.group_size, status) ||
         !json_reader_bool(reader, "sym", false, &override_sym, status) ||
-        !json_reader_bool(reader, "desc_act", false, &desc_act, status) ||
+        !json_reader_bool(reader, "desc_act", false, &scheme.act_order, status) ||
         !quant_read_name(reader, "data_type", false, QUANT_NAMES(integer_types), &type, status))
         return false;
     if (override_sym != sym) {
@@ -161,13 +164,15 @@ static bool parse_integers(struct quant_config *config, struct json_reader *read
     if (!quant_read_bits(reader, method->bits, true, &scheme.bits, status) ||
         !quant_read_group_size(reader, true, &scheme.group_size, status) ||
         !json_reader_bool(reader, "sym", false, &sym, status) ||
-        !json_reader_bool(reader, "desc_act", false, &flag, status) ||
+        !json_reader_bool(reader, "desc_act", false, &scheme.act_order, status) ||
         !json_reader_bool(reader, "lm_head", false, &flag, status) ||
         !quant_read_name(reader, "pack_dtype", false, QUANT_NAMES(pack_types), &pack_type, status) ||
         !quant_read_name(reader, "data_type", false, QUANT_NAMES(integer_types), &data_type, status) ||
         !read_quantizer(config, reader, status))
         return false;
     scheme.symmetric = zero_point ? !*zero_point : sym;
+    /* Groups that were chosen before columns were ordered are as without an order. */
+    if (json_is_true(json_object_get(reader->object, "static_groups"))) scheme.act_order = false;
     return add_scheme(config, &scheme, reader->path, status) &&
            parse_overrides(config, reader, method, &scheme, sym, status) && check_fields(reader, method, status);
 }
@@ -269,6 +274,24 @@ static bool set_block(struct quant_config *config, uint64_t rows, uint64_t colum
     return true;
 }
 
+/* actorder: "weight" and "static" leave columns in groups as they lie; true stands for "group". */
+static bool read_act_order(struct json_reader *reader, bool *act_order, struct status *status)
+{
+    static const struct {
+        const char *name;
+        bool lists_groups;
+    } orders[] = {{"group", true}, {"dynamic", true}, {"weight", false}, {"static", false}};
+    const json_t *value = json_reader_get(reader, "actorder");
+    size_t order = QUANT_COUNT(orders);
+    if (json_is_boolean(value)) {
+        *act_order = json_is_true(value);
+        return true;
+    }
+    if (!quant_read_name(reader, "actorder", false, QUANT_NAMES(orders), &order, status)) return false;
+    *act_order = order < QUANT_COUNT(orders) && orders[order].lists_groups;
+    return true;
+}
+
 /* QuantizationArgs of weights. */
 static bool parse_weights(struct quant_config *config, struct json_reader *reader, struct quant_scheme *found,
                           struct status *status)
@@ -288,15 +311,16 @@ static bool parse_weights(struct quant_config *config, struct json_reader *reade
                       {"group", true, false},
                       {"tensor_group", true, false},
                       {"block", false, true}};
-    /* The tensors have scale_dtype, zp_dtype and the effect of actorder: weight_g_idx. */
+    /* The tensors have scale_dtype and zp_dtype. */
     static const struct field_rule rules[] = {{"dynamic", FIELD_FALSE}};
     struct quant_scheme scheme = {.bits = 8, .symmetric = true};
     uint64_t rows = 0, columns = 0;
     size_t type = 0, strategy = QUANT_COUNT(strategies);
     if (!quant_read_name(reader, "type", false, QUANT_NAMES(types), &type, status)) return false;
     scheme.is_float = type == 1;
-    quant_ignore(reader, "actorder observer observer_kwargs scale_dtype zp_dtype");
-    if (!quant_read_bits(reader, scheme.is_float ? &float_bits : &integer_bits, false, &scheme.bits, status) ||
+    quant_ignore(reader, "observer observer_kwargs scale_dtype zp_dtype");
+    if (!read_act_order(reader, &scheme.act_order, status) ||
+        !quant_read_bits(reader, scheme.is_float ? &float_bits : &integer_bits, false, &scheme.bits, status) ||
         !json_reader_bool(reader, "symmetric", false, &scheme.symmetric, status) ||
         !quant_read_name(reader, "strategy", false, QUANT_NAMES(strategies), &strategy, status) ||
         !quant_read_group_size(reader, false, &scheme.group_size, status) ||
@@ -365,15 +389,25 @@ static bool parse_preset(struct quant_config *config, struct json_reader *groups
         uint64_t block;
         enum { OTHER_INPUTS, FP8_INPUTS, INT8_INPUTS } inputs;
     } presets[] = {
-        {"W4A16", {false, 4, 128, true}, 0, OTHER_INPUTS},  {"W4A16_ASYM", {false, 4, 128, false}, 0, OTHER_INPUTS},
-        {"W8A16", {false, 8, 0, true}, 0, OTHER_INPUTS}, /* whole rows in old versions, 128 in new ones: the tensors tell */
-        {"W8A8", {false, 8, 0, true}, 0, INT8_INPUTS},      {"INT8", {false, 8, 0, true}, 0, INT8_INPUTS},
-        {"W4A8", {false, 4, 128, true}, 0, OTHER_INPUTS},   {"W4AFP8", {false, 4, 128, true}, 0, OTHER_INPUTS},
-        {"FP8", {true, 8, 0, true}, 0, FP8_INPUTS},         {"FP8_DYNAMIC", {true, 8, 0, true}, 0, FP8_INPUTS},
-        {"FP8_BLOCK", {true, 8, 0, true}, 128, FP8_INPUTS}, {"NVFP4", {true, 4, 16, true}, 0, OTHER_INPUTS},
-        {"NVFP4A16", {true, 4, 16, true}, 0, OTHER_INPUTS}, {"MXFP4", {true, 4, 32, true}, 0, OTHER_INPUTS},
-        {"MXFP4A16", {true, 4, 32, true}, 0, OTHER_INPUTS}, {"MXFP8", {true, 8, 32, true}, 0, OTHER_INPUTS},
-        {"MXFP8A16", {true, 8, 32, true}, 0, OTHER_INPUTS},
+        {"W4A16", {false, 4, 128, true, false}, 0, OTHER_INPUTS},
+        {"W4A16_ASYM", {false, 4, 128, false, false}, 0, OTHER_INPUTS},
+        {"W8A16",
+         {false, 8, 0, true, false},
+         0,
+         OTHER_INPUTS}, /* whole rows in old versions, 128 in new ones: the tensors tell */
+        {"W8A8", {false, 8, 0, true, false}, 0, INT8_INPUTS},
+        {"INT8", {false, 8, 0, true, false}, 0, INT8_INPUTS},
+        {"W4A8", {false, 4, 128, true, false}, 0, OTHER_INPUTS},
+        {"W4AFP8", {false, 4, 128, true, false}, 0, OTHER_INPUTS},
+        {"FP8", {true, 8, 0, true, false}, 0, FP8_INPUTS},
+        {"FP8_DYNAMIC", {true, 8, 0, true, false}, 0, FP8_INPUTS},
+        {"FP8_BLOCK", {true, 8, 0, true, false}, 128, FP8_INPUTS},
+        {"NVFP4", {true, 4, 16, true, false}, 0, OTHER_INPUTS},
+        {"NVFP4A16", {true, 4, 16, true, false}, 0, OTHER_INPUTS},
+        {"MXFP4", {true, 4, 32, true, false}, 0, OTHER_INPUTS},
+        {"MXFP4A16", {true, 4, 32, true, false}, 0, OTHER_INPUTS},
+        {"MXFP8", {true, 8, 32, true, false}, 0, OTHER_INPUTS},
+        {"MXFP8A16", {true, 8, 32, true, false}, 0, OTHER_INPUTS},
     };
     const size_t preset = quant_find_name(QUANT_NAMES(presets), name);
     if (preset == QUANT_COUNT(presets)) {
@@ -473,7 +507,7 @@ static bool parse_compressed_tensors(struct quant_config *config, struct json_re
 /* Requires: the method has one scheme. */
 static void set_scheme(struct quant_config *config, bool is_float, uint32_t bits, uint64_t group_size)
 {
-    config->schemes[0] = (struct quant_scheme){is_float, bits, group_size, true};
+    config->schemes[0] = (struct quant_scheme){is_float, bits, group_size, true, false};
     config->scheme_count = 1;
 }
 
@@ -544,7 +578,7 @@ static const struct modelopt_algorithm {
 static bool add_algorithm(struct quant_config *config, struct json_reader *reader,
                           const struct modelopt_algorithm *algorithm, struct status *status)
 {
-    const struct quant_scheme scheme = {true, algorithm->bits, algorithm->group_size, true};
+    const struct quant_scheme scheme = {true, algorithm->bits, algorithm->group_size, true, false};
     const uint64_t expected = algorithm->group_size + algorithm->block;
     uint64_t group_size = expected;
     if (!quant_read_group_size(reader, false, &group_size, status)) return false;

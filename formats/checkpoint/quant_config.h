@@ -29,6 +29,7 @@ struct quant_scheme {
     uint32_t bits;       /* 2 to 8 */
     uint64_t group_size; /* columns that share a scale; 0: all, or the tensors alone say it */
     bool symmetric;      /* no zero points, or all the same */
+    bool act_order;      /* groups are of any columns, so that a tensor must list them */
 };
 
 /* What the configuration says about the codes of a KV cache, to which the checkpoint's scales of one belong. */

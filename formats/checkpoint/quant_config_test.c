@@ -30,17 +30,21 @@ static const char *with_inserted(const char *text, const char *inserted)
     return buffer;
 }
 
-#define INT(bits, group)         \
-    {                            \
-        false, bits, group, true \
+#define INT(bits, group)                \
+    {                                   \
+        false, bits, group, true, false \
     }
-#define ASYM(bits, group)         \
-    {                             \
-        false, bits, group, false \
+#define ASYM(bits, group)                \
+    {                                    \
+        false, bits, group, false, false \
     }
-#define FLOAT(bits, group)      \
-    {                           \
-        true, bits, group, true \
+#define ORDERED(bits, group)            \
+    {                                   \
+        false, bits, group, false, true \
+    }
+#define FLOAT(bits, group)             \
+    {                                  \
+        true, bits, group, true, false \
     }
 
 #define GPTQ(fields)     "'quant_method': 'gptq', 'bits': 4, 'group_size': 128" fields
@@ -78,7 +82,11 @@ static const struct accepted {
     {GPTQ_FILE("4", "32", "false", "true", "gptq"),
      {QUANT_GPTQ, "gptq", {INT(4, 32)}, .scheme_count = 1, .zeros_less_one = true, .by_gptqmodel = true}},
     {GPTQ_FILE("4", "64", "true", "false", "gptq"),
-     {QUANT_GPTQ, "gptq", {ASYM(4, 64)}, .scheme_count = 1, .zeros_less_one = true, .by_gptqmodel = true}},
+     {QUANT_GPTQ, "gptq", {ORDERED(4, 64)}, .scheme_count = 1, .zeros_less_one = true, .by_gptqmodel = true}},
+    {GPTQ(", 'sym': false, 'desc_act': true, 'static_groups': true"),
+     {QUANT_GPTQ, "gptq", {ASYM(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
+    {GPTQ(", 'sym': false, 'desc_act': true, 'dynamic': {'a': {'desc_act': false}}"),
+     {QUANT_GPTQ, "gptq", {ASYM(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
     {GPTQ_FILE("8", "-1", "false", "true", "gptq_v2"),
      {QUANT_GPTQ, "gptq", {INT(8, 0)}, .scheme_count = 1, .by_gptqmodel = true}},
     {"'quant_method':'gptq','bits':4,'group_size':128,'desc_act':false,'sym':true,'lm_head':false,"
@@ -143,6 +151,12 @@ static const struct accepted {
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {INT(4, 32)}, .scheme_count = 1}},
     {CT_WEIGHTS("pack-quantized", "4", "int", "false", "group", "64"),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ASYM(4, 64)}, .scheme_count = 1}},
+    {WEIGHTS("'num_bits': 4, 'symmetric': false, 'group_size': 32, 'actorder': 'group'"),
+     {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ORDERED(4, 32)}, .scheme_count = 1}},
+    {WEIGHTS("'num_bits': 4, 'symmetric': false, 'group_size': 32, 'actorder': true"),
+     {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ORDERED(4, 32)}, .scheme_count = 1}},
+    {WEIGHTS("'num_bits': 4, 'symmetric': false, 'group_size': 32, 'actorder': 'static'"),
+     {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ASYM(4, 32)}, .scheme_count = 1}},
     {CT_WEIGHTS("nvfp4-pack-quantized", "4", "float", "true", "tensor_group", "16"),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {FLOAT(4, 16)}, .scheme_count = 1}},
     {CT_WEIGHTS("mxfp4-pack-quantized", "4", "float", "true", "group", "32"),
@@ -182,10 +196,10 @@ static const struct accepted {
              CT_ARGUMENTS("8", "int", "true", "token", "null", "true")),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {INT(8, 0)}, .scheme_count = 1, .int8_inputs = true}},
     {WEIGHTS("'num_bits': 8, 'type': 'float', 'strategy': 'block', 'block_structure': [128, 64], 'actorder': "
-             "'group'") ", 'format': 'naive-quantized', 'kv_cache_scheme': {'num_bits': 8, 'type': 'float'}, "
-                        "'sparsity_config': "
-                        "{'format': 'dense', 'ignore': [], 'targets': [], 'sparsity_structure': 'unstructured', "
-                        "'global_sparsity': 0.1}",
+             "'weight'") ", 'format': 'naive-quantized', 'kv_cache_scheme': {'num_bits': 8, 'type': 'float'}, "
+                         "'sparsity_config': "
+                         "{'format': 'dense', 'ignore': [], 'targets': [], 'sparsity_structure': 'unstructured', "
+                         "'global_sparsity': 0.1}",
      {QUANT_COMPRESSED_TENSORS,
       "compressed-tensors",
       {FLOAT(8, 0)},
@@ -302,6 +316,7 @@ static void expect_scheme(const struct quant_scheme *found, const struct quant_s
     assert_int_equal(found->bits, expected->bits);
     assert_int_equal(found->group_size, expected->group_size);
     assert_int_equal(found->symmetric, expected->symmetric);
+    assert_int_equal(found->act_order, expected->act_order);
 }
 
 TEST(test_accepted)
@@ -469,6 +484,7 @@ TEST(test_refused)
         {WEIGHTS("'strategy': 'block', 'block_structure': '128x128x128'"), "'block_structure'|two integers"},
         {WEIGHTS("'strategy': 'block', 'block_structure': '-1x128'"), "'block_structure'|two integers"},
         {WEIGHTS("'strategy': 'block', 'block_structure': [128, 0]"), "'block_structure'|two integers"},
+        {WEIGHTS("'actorder': 'column'"), "weights: field 'actorder'|group, dynamic, weight or static|\"column\""},
         {WEIGHTS("'dynamic': true"), "weights: field 'dynamic'|expected false|found true"},
         {FP8(", 'fmt': 'e5m2'"), "'fmt'|expected e4m3|\"e5m2\""},
         {FP8(", 'activation_scheme': 'none'"), "'activation_scheme'|dynamic or static|\"none\""},
@@ -583,6 +599,7 @@ TEST(test_wrong_types)
         {GROUP("'weights': {}, %s"), "input_activations", "o"},
         {WEIGHTS("%s"), "num_bits type strategy group_size block_structure", ""},
         {WEIGHTS("%s"), "dynamic", ""},
+        {WEIGHTS("%s"), "actorder", "b"},
         {WEIGHTS("%s"), "symmetric", "b"},
         {FP8(", %s"), "method fmt activation_scheme scale_fmt weight_block_size", ""},
         {FP8(", %s"), "kv_cache_scheme", "o"},

@@ -71,6 +71,7 @@ bool quantised_read_gptq(struct quantised_reading *reading, struct quantised *ma
     }
     if (!zeros && !scheme->symmetric && !reading->config->zeros_decide && !quantised_need(reading, ".qzeros"))
         return false;
+    if (!groups && scheme->act_order && size < columns && !quantised_need(reading, ".g_idx")) return false;
     *matrix = (struct quantised){.container = "GPTQ",
                                  .rows = codes->shape[1],
                                  .columns = columns,

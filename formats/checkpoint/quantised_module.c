@@ -182,6 +182,22 @@ bool quantised_set_scales(const struct quantised_reading *reading, struct quanti
 
 /* ---- groups ---- */
 
+bool quantised_has_group(const struct quantised *matrix, const struct quant_scheme *scheme)
+{
+    const uint64_t size = scheme->group_size, found = matrix->scale.block_columns;
+    return !size || found == size || (size >= matrix->columns && found >= matrix->columns);
+}
+
+bool quantised_check_group(const struct quantised_reading *reading, const struct quantised *matrix,
+                           const struct tensor_view *scales, const struct quant_scheme *scheme)
+{
+    char expected[64], found[64];
+    if (quantised_has_group(matrix, scheme)) return true;
+    snprintf(expected, sizeof expected, "scales of groups of %" PRIu64 " columns", scheme->group_size);
+    snprintf(found, sizeof found, "scales of %" PRIu64 " columns", matrix->scale.block_columns);
+    return quantised_fail(reading, scales, expected, found);
+}
+
 /* g_idx: the group of each column. Trivial where column / size is its group; otherwise each group has `size` columns, and the
  * last may have fewer. */
 bool quantised_set_groups(const struct quantised_reading *reading, struct quantised *matrix,
@@ -192,9 +208,12 @@ bool quantised_set_groups(const struct quantised_reading *reading, struct quanti
     quantised_shape_text(tensor, found, sizeof found);
     if (tensor->dtype != DTYPE_I32 || tensor->rank != 1 || tensor->shape[0] != columns)
         return quantised_fail(reading, tensor, "one I32 a column of the weight", found);
-    bool trivial = true;
-    for (uint64_t k = 0; trivial && k < columns; k++) trivial = quantised_word(tensor, k) == k / size;
-    if (trivial) return true;
+    bool trivial = true, unset = true; /* compressed-tensors leaves -1 where columns stay in order */
+    for (uint64_t k = 0; k < columns && (trivial || unset); k++) {
+        trivial &= quantised_word(tensor, k) == k / size;
+        unset &= quantised_word(tensor, k) == UINT32_MAX;
+    }
+    if (trivial || unset) return true;
     uint64_t *members = calloc(groups, sizeof *members);
     if (!members) return status_fail(reading->status, STATUS_MACHINE, "out of memory");
     bool ok = true;
