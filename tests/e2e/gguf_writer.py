@@ -14,7 +14,10 @@ GLOBALS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_
 LAYERS = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
           "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
           "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-          "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+          "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
+EXPERTS = {"w1": "ffn_gate_exps", "w2": "ffn_down_exps", "w3": "ffn_up_exps",
+           "gate_proj": "ffn_gate_exps", "down_proj": "ffn_down_exps", "up_proj": "ffn_up_exps"}
+ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
 
 
 # ---- safetensors ----
@@ -286,7 +289,8 @@ def interleave(values, rows, heads):
 
 
 def metadata(config):
-    kind, rope = config["model_type"], config["rope_parameters"]
+    kind, rope = ARCHITECTURES.get(config["model_type"], config["model_type"]), config["rope_parameters"]
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     keys = {"general.architecture": kind, "general.name": "test", "general.file_type": 1,
             kind + ".context_length": config["max_position_embeddings"],
             kind + ".embedding_length": config["hidden_size"],
@@ -300,10 +304,13 @@ def metadata(config):
             "tokenizer.ggml.bos_token_id": config["bos_token_id"],
             "tokenizer.ggml.eos_token_id": config["eos_token_id"]}
     if "head_dim" in config:
-        keys.update({kind + ".attention.key_length": config["head_dim"],
-                     kind + ".attention.value_length": config["head_dim"]})
+        keys.update({kind + ".attention.key_length": head, kind + ".attention.value_length": head})
     if kind == "llama":
-        keys.update({"llama.vocab_size": config["vocab_size"], "llama.rope.dimension_count": config["head_dim"]})
+        keys.update({"llama.vocab_size": config["vocab_size"], "llama.rope.dimension_count": head})
+    if "num_local_experts" in config:
+        keys.update({kind + ".expert_count": config["num_local_experts"], kind + ".expert_used_count": config["num_experts_per_tok"]})
+    if "moe_intermediate_size" in config:
+        keys[kind + ".expert_feed_forward_length"] = config["moe_intermediate_size"]
     return keys
 
 
@@ -378,14 +385,21 @@ def convert(source, kind, target, folder, version=3, more_keys=None):
     with open(os.path.join(source, "config.json"), "rb") as file:
         config = json.load(file)
     os.makedirs(folder)
-    tensors, plain = {}, {}
+    tensors, plain, experts = {}, {}, {}
     for name, (shape, values) in read_checkpoint(source).items():
-        data, floats = encode(kind if len(shape) == 2 else "F32", values)
+        type_ = kind if len(shape) == 2 and not name.endswith(".gate.weight") else "F32"
+        data, floats = encode(type_, values)
         plain[name] = (shape, floats)
-        if config["model_type"] == "llama" and (".q_proj" in name or ".k_proj" in name):
+        if ".experts." in name:
+            _, _, layer, _, _, expert, part, _ = name.split(".")
+            experts.setdefault("blk.%s.%s.weight" % (layer, EXPERTS[part]), {})[int(expert)] = (shape, data)
+            continue
+        if config["model_type"] in ("llama", "mixtral") and (".q_proj" in name or ".k_proj" in name):
             heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
-            data, _ = encode(kind if len(shape) == 2 else "F32", interleave(values, shape[0], heads))
-        tensors[gguf_name(name)] = (kind if len(shape) == 2 else "F32", shape, data)
+            data, _ = encode(type_, interleave(values, shape[0], heads))
+        tensors[gguf_name(name)] = (type_, shape, data)
+    for name, parts in experts.items():
+        tensors[name] = (kind, [len(parts), *parts[0][0]], b"".join(parts[expert][1] for expert in sorted(parts)))
     if config["rope_parameters"]["rope_type"] == "llama3":
         divisors = rope_divisors(config)
         tensors["rope_freqs.weight"] = ("F32", [len(divisors)], divisors.tobytes())
