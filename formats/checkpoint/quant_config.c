@@ -69,18 +69,32 @@ static const struct field_rule auto_round_rules[] = {{"rotation_config", FIELD_E
                                                      {"super_group_size", FIELD_ABSENT}};
 
 /* How such a method names its fields. */
-static const char *const integer_types[] = {"int"}; /* data_type */
 struct integer_method {
     const struct quant_integer_field *bits;
     const char *overrides; /* an object: module or pattern -> fields that differ from the default */
     const char *ignored;   /* names separated by spaces */
     const struct field_rule *rules;
     size_t rule_count;
+    bool floats; /* codes may be floats */
 };
-static const struct integer_method gptq_method = {&gptq_bits, "dynamic", gptq_ignored, gptq_rules,
-                                                  QUANT_COUNT(gptq_rules)};
-static const struct integer_method awq_method = {&awq_bits, "dynamic", gptq_ignored, gptq_rules,
-                                                 QUANT_COUNT(gptq_rules)};
+static const struct integer_method gptq_method =
+    {&gptq_bits, "dynamic", gptq_ignored, gptq_rules, QUANT_COUNT(gptq_rules), false};
+static const struct integer_method awq_method =
+    {&awq_bits, "dynamic", gptq_ignored, gptq_rules, QUANT_COUNT(gptq_rules), false};
+
+/* data_type, which says whether codes are floats; those have 4 or 8 bits. Requires: scheme->bits was read. */
+static bool read_data_type(struct json_reader *reader, const struct integer_method *method, struct quant_scheme *scheme,
+                           struct status *status)
+{
+    static const char *const types[] = {"int", "mx_fp", "nv_fp"};
+    const struct quant_names names = {types, method->floats ? QUANT_COUNT(types) : 1, sizeof *types};
+    size_t type = scheme->is_float;
+    if (!quant_read_name(reader, "data_type", false, &names, &type, status)) return false;
+    scheme->is_float = type > 0;
+    return !scheme->is_float || scheme->bits == 4 || scheme->bits == 8 ||
+           json_reader_fail(reader, "bits", "4 or 8, as 'data_type' is a float",
+                            json_object_get(reader->object, "bits"), status);
+}
 
 static bool check_fields(struct json_reader *reader, const struct integer_method *method, struct status *status)
 {
@@ -102,12 +116,11 @@ static bool parse_override(struct quant_config *config, struct json_reader *read
 {
     struct quant_scheme scheme = *base;
     bool override_sym = sym;
-    size_t type = 0;
     if (!quant_read_bits(reader, method->bits, false, &scheme.bits, status) ||
         !quant_read_group_size(reader, false, &scheme.group_size, status) ||
         !json_reader_bool(reader, "sym", false, &override_sym, status) ||
         !json_reader_bool(reader, "desc_act", false, &scheme.act_order, status) ||
-        !quant_read_name(reader, "data_type", false, QUANT_NAMES(integer_types), &type, status))
+        !read_data_type(reader, method, &scheme, status))
         return false;
     if (override_sym != sym) {
         scheme.symmetric = override_sym;
@@ -159,7 +172,7 @@ static bool parse_integers(struct quant_config *config, struct json_reader *read
 {
     static const char *const pack_types[] = {"int32"};
     bool sym = true, flag;
-    size_t pack_type = 0, data_type = 0;
+    size_t pack_type = 0;
     struct quant_scheme scheme = {0};
     if (!quant_read_bits(reader, method->bits, true, &scheme.bits, status) ||
         !quant_read_group_size(reader, true, &scheme.group_size, status) ||
@@ -167,8 +180,7 @@ static bool parse_integers(struct quant_config *config, struct json_reader *read
         !json_reader_bool(reader, "desc_act", false, &scheme.act_order, status) ||
         !json_reader_bool(reader, "lm_head", false, &flag, status) ||
         !quant_read_name(reader, "pack_dtype", false, QUANT_NAMES(pack_types), &pack_type, status) ||
-        !quant_read_name(reader, "data_type", false, QUANT_NAMES(integer_types), &data_type, status) ||
-        !read_quantizer(config, reader, status))
+        !read_data_type(reader, method, &scheme, status) || !read_quantizer(config, reader, status))
         return false;
     scheme.symmetric = zero_point ? !*zero_point : sym;
     /* Groups that were chosen before columns were ordered are as without an order. */
@@ -249,8 +261,12 @@ static bool parse_auto_round(struct quant_config *config, struct json_reader *re
         return false;
     config->method = packings[packing].method;
     config->zeros_less_one = packings[packing].zeros_less_one;
-    const struct integer_method auto_round = {packings[packing].bits, "extra_config", auto_round_ignored,
-                                              auto_round_rules, QUANT_COUNT(auto_round_rules)};
+    const struct integer_method auto_round = {packings[packing].bits,
+                                              "extra_config",
+                                              auto_round_ignored,
+                                              auto_round_rules,
+                                              QUANT_COUNT(auto_round_rules),
+                                              config->method == QUANT_COMPRESSED_TENSORS};
     return parse_integers(config, reader, &auto_round, NULL, status);
 }
 

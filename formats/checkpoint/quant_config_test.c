@@ -147,6 +147,9 @@ static const struct accepted {
     {"'quant_method': 'intel/auto-round', 'bits': 5, 'group_size': 64, 'packing_format': "
      "'auto_round:llm_compressor'",
      {QUANT_COMPRESSED_TENSORS, "intel/auto-round", {INT(5, 64)}, .scheme_count = 1}},
+    {"'quant_method': 'auto-round', 'bits': 4, 'group_size': 32, 'data_type': 'mx_fp', 'packing_format': "
+     "'auto_round:llm_compressor', 'extra_config': {'a': {'bits': 8}, 'b': {'data_type': 'int'}}",
+     {QUANT_COMPRESSED_TENSORS, "auto-round", {FLOAT(4, 32), FLOAT(8, 32), INT(4, 32)}, .scheme_count = 3}},
     {CT_WEIGHTS("pack-quantized", "4", "int", "true", "group", "32"),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {INT(4, 32)}, .scheme_count = 1}},
     {CT_WEIGHTS("pack-quantized", "4", "int", "false", "group", "64"),
@@ -436,6 +439,9 @@ TEST(test_refused)
         {ROUND(", 'packing_format': 'auto_round:mlx'"), "'packing_format'|auto_round:gptq|auto_round:mlx"},
         {ROUND(", 'backend': 'auto_round:mlx'"), "'backend'|auto_round:gptq|auto_round:mlx"},
         {ROUND(", 'data_type': 'mx_fp'"), "'data_type'|expected int|\"mx_fp\""},
+        {"'quant_method': 'auto-round', 'bits': 6, 'group_size': 32, 'data_type': 'mx_fp', 'packing_format': "
+         "'auto_round:llm_compressor'",
+         "'bits'|4 or 8|found 6"},
         {ROUND(", 'rotation_configs': [{}]"), "'rotation_configs'|an empty value|an array of 1"},
         {ROUND(", 'super_bits': 6"), "'super_bits'|null"},
         {GPTQ(", 'data_type': 'mx_fp'"), "'data_type'|expected int|\"mx_fp\""},

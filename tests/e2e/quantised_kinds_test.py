@@ -148,6 +148,8 @@ KINDS = {
     "fbgemm_fp8": (e4m3({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (1, 0), "F32", "weight_scale"), "e4m3_channel"),
     "ModelOpt FP8": (e4m3({"quant_method": "modelopt", "quant_algo": "FP8"}, (0, 0), "F32", "weight_scale", []), "e4m3_channel"),
     "ModelOpt FP8 in blocks": (e4m3({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, (128, 128), "F32", "weight_scale"), "e4m3_block128"),
+    "auto-round mxfp8": (e4m3({"quant_method": "auto-round", "bits": 8, "group_size": 32, "sym": True, "data_type": "mx_fp",
+                               "packing_format": "auto_round:llm_compressor"}, *MX, "weight_scale"), "mxfp8"),
     "ModelOpt NVFP4": (({"quant_method": "modelopt", "quant_algo": "NVFP4"}, writer.nvfp4, ()), "nvfp4"),
     "ModelOpt mixed precision": ((MIXED, writer.by_module, ("mlp", ((writer.nvfp4,), (writer.e4m3, (0, 0), "F32", "weight_scale", [])))), "[en]*"),
     "bitsandbytes int8": (({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, writer.bitsandbytes_8, ()),
