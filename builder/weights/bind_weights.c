@@ -385,7 +385,8 @@ static enum encoding_id kept_encoding(const struct graph *graph, const struct gr
     return weight->source_count ? coded_that_splits(weight, weight->sources[0].codes, ranks) : ENCODING_NONE;
 }
 
-/* Codes that one GPU would keep and several cannot are not decoded without being asked for: the engine would be several times as large. */
+/* Codes that one GPU would keep and several cannot are not decoded without being asked for: the engine would be several times as large,
+ * and a GPU's memory is small. Processors get them decoded. */
 static bool refuse_divided_groups(const struct graph *graph, const struct graph_weight *weight, enum encoding_id whole,
                                   struct status *status)
 {
@@ -413,8 +414,8 @@ static bool choose_encoding(const struct graph *graph, struct graph_weight *weig
     const enum encoding_id found = kept_encoding(graph, weight, checkpoint, graph->ranks);
     weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
     if (weight->keeps_codes) weight->encoding = found;
-    if (found == ENCODING_NONE && asked == ENCODING_NONE && !types->decodes && types->matrices == ENCODING_NONE &&
-        graph->ranks > 1) {
+    if (graph->target == TARGET_CUDA && found == ENCODING_NONE && asked == ENCODING_NONE && !types->decodes &&
+        types->matrices == ENCODING_NONE && graph->ranks > 1) {
         const enum encoding_id whole = kept_encoding(graph, weight, checkpoint, 1);
         if (whole != ENCODING_NONE) return refuse_divided_groups(graph, weight, whole, status);
     }

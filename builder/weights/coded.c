@@ -64,6 +64,17 @@ static enum encoding_id of_table(const struct quantised *matrix)
     return ENCODING_NONE;
 }
 
+/* Whether all numbers of a table are codes of int8. */
+static bool has_int8_table(const struct quantised *matrix)
+{
+    for (size_t i = 0; i < 16; i++) {
+        float number;
+        memcpy(&number, matrix->table + i * sizeof number, sizeof number);
+        if (!(fabsf(number) <= 127 && rintf(number) == number)) return false;
+    }
+    return true;
+}
+
 /* *why: the reason where there is none. */
 static enum encoding_id encoding_of(const struct quantised *matrix, const struct column_order *order, bool exactly,
                                     const char **why)
@@ -77,12 +88,10 @@ static enum encoding_id encoding_of(const struct quantised *matrix, const struct
     const bool row_scales = matrix->scale.block_columns >= matrix->columns;
     const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
     *why = "with blocks that no encoding has";
-    if (matrix->code == QUANTISED_TABLE) return of_table(matrix);
+    if (matrix->code == QUANTISED_TABLE && !has_int8_table(matrix)) return of_table(matrix);
     if (matrix->scale.flat) return ENCODING_NONE;
     *why = "with two levels of scales";
-    if (matrix->scale.type == QUANTISED_NESTED || matrix->scale.type == QUANTISED_SIX_BITS ||
-        matrix->scale.type == QUANTISED_INT8_SCALE)
-        return ENCODING_NONE;
+    if (matrix->scale.type >= QUANTISED_NESTED) return ENCODING_NONE;
     *why = "in act-order";
     if (matrix->groups && !order) return ENCODING_NONE;
     *why = "with zero points between codes";
@@ -103,6 +112,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix, const struct
         *why = no_group;
         break;
     case QUANTISED_INT8:
+    case QUANTISED_TABLE:
         found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
         break;
     case QUANTISED_E4M3:
@@ -114,7 +124,6 @@ static enum encoding_id encoding_of(const struct quantised *matrix, const struct
         *why = "with blocks that no encoding has";
         if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP4;
         return matrix->scale.type == QUANTISED_E4M3_SCALE && group == 16 ? ENCODING_NVFP4 : ENCODING_NONE;
-    case QUANTISED_TABLE: break; /* above */
     }
     if (found == ENCODING_NONE || found == ENCODING_INT8_CHANNEL) return found;
     *why = "with scales that are not exact in float16";

@@ -12,7 +12,8 @@ enum { WEIGHT_MOST_KEPT = 32, WEIGHT_PATTERN_BYTES = 128 };
 struct weight_types {
     enum encoding_id matrices; /* ENCODING_NONE: as in the checkpoint */
     bool fixed_group;          /* no smaller one, where ranks would divide groups */
-    bool decodes; /* codes of the checkpoint whose groups ranks would divide become floats, else they are refused */
+    bool
+        decodes; /* codes of the checkpoint whose groups ranks would divide become floats; GPUs refuse them without it */
     enum encoding_id head; /* the embedding and the LM head; ENCODING_NONE: as the others */
     bool head_as_it_is;    /* they stay as in the checkpoint */
     /* Weights of which a tensor's name matches a pattern of fnmatch; the first that does counts. */

@@ -379,7 +379,7 @@ static bool open_gguf(struct checkpoint *checkpoint, const char *path, model_con
     ok = ok && file_map_open(&shard->map, path, status) &&
          gguf_parse(&file, shard->map.data, shard->map.size, path, status) &&
          gguf_read_config(&file, &checkpoint->config, read_family, status) &&
-         gguf_read_tensors(&file, &checkpoint->quantised, status);
+         gguf_read_tensors(&file, checkpoint->config.model_type, &checkpoint->quantised, status);
     ok = ok && gguf_read_tokenizer(&file, &checkpoint->tokenizer_text, &checkpoint->tokenizer_missing, status);
     if (ok) {
         checkpoint->chat_templates = gguf_read_templates(&file, status);

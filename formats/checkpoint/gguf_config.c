@@ -11,20 +11,23 @@
 #include "formats/checkpoint/gguf_model.h"
 
 static const struct architecture {
-    const char *name;      /* general.architecture, and model_type of config.json */
-    bool rotary_pairs;     /* the converter permutes rows of q and k */
-    bool attention_biases; /* config.json says whether there are some; otherwise the class does */
+    const char *name;                    /* general.architecture */
+    const char *model_type, *of_experts; /* of config.json; with experts, NULL: it has none, or always some */
+    bool rotary_pairs;                   /* the converter permutes rows of q and k */
+    bool attention_biases;               /* config.json says whether there are some; otherwise the class does */
     bool mlp_biases;
 } architectures[] = {
-    {"llama", true, true, true},
-    {"qwen2", false, false, false},
-    {"qwen3", false, true, false},
+    {"llama", "llama", "mixtral", true, true, true},
+    {"qwen2", "qwen2", NULL, false, false, false},
+    {"qwen3", "qwen3", NULL, false, true, false},
+    {"qwen3moe", NULL, "qwen3_moe", false, true, false},
 };
 
 /* The keys of the file while they become config.json. */
 struct translation {
     struct gguf *file;
     const struct architecture *architecture;
+    uint64_t experts;
     json_t *config; /* owned */
     struct status *status;
     char key[96]; /* the last that key_of made */
@@ -90,7 +93,7 @@ static bool find_architecture(struct translation *t)
     bool printable = bytes < 48;
     for (size_t i = 0; printable && i < bytes; i++) printable = text[i] >= ' ' && text[i] < 0x7f;
     snprintf(found, sizeof found, printable ? "'%.*s'" : "other text", (int)(bytes < 48 ? bytes : 48), text);
-    return gguf_fail_key(t->file, "general.architecture", "'llama', 'qwen2' or 'qwen3'", found, t->status);
+    return gguf_fail_key(t->file, "general.architecture", "'llama', 'qwen2', 'qwen3' or 'qwen3moe'", found, t->status);
 }
 
 /* A whole model: no adapter, no part of a split one. */
@@ -158,6 +161,23 @@ static bool translate_heads(struct translation *t, uint64_t hidden, uint64_t *he
     return !*head_dim || put_u64(t, t->config, "head_dim", *head_dim);
 }
 
+static bool translate_experts(struct translation *t)
+{
+    const struct architecture *architecture = t->architecture;
+    const bool always = !architecture->model_type;
+    uint64_t used;
+    if (!architecture->of_experts)
+        return demand_u64(t, key_of(t, "expert_count"), 0) && demand_u64(t, key_of(t, "expert_used_count"), 0);
+    if (!gguf_get_u64(t->file, key_of(t, "expert_count"), always, &t->experts, t->status)) return false;
+    if (!t->experts && always) return gguf_fail_key(t->file, key_of(t, "expert_count"), "1 or more", "0", t->status);
+    if (!t->experts) return demand_u64(t, key_of(t, "expert_used_count"), 0);
+    if (!put_u64(t, t->config, always ? "num_experts" : "num_local_experts", t->experts) ||
+        !copy_u64(t, "expert_used_count", "num_experts_per_tok", &used))
+        return false;
+    return !always || (copy_u64(t, "expert_feed_forward_length", "moe_intermediate_size", &used) &&
+                       put(t, t->config, "norm_topk_prob", json_true()));
+}
+
 static bool translate_sizes(struct translation *t, uint64_t *head_dim, uint64_t *positions)
 {
     uint64_t hidden = 0, ignored;
@@ -165,8 +185,7 @@ static bool translate_sizes(struct translation *t, uint64_t *head_dim, uint64_t 
            copy_u64(t, "feed_forward_length", "intermediate_size", &ignored) &&
            copy_u64(t, "block_count", "num_hidden_layers", &ignored) &&
            copy_u64(t, "context_length", "max_position_embeddings", positions) &&
-           copy_real(t, "attention.layer_norm_rms_epsilon", true, t->config, "rms_norm_eps") &&
-           demand_u64(t, key_of(t, "expert_count"), 0) && demand_u64(t, key_of(t, "expert_used_count"), 0) &&
+           copy_real(t, "attention.layer_norm_rms_epsilon", true, t->config, "rms_norm_eps") && translate_experts(t) &&
            translate_vocabulary(t) && translate_heads(t, hidden, head_dim);
 }
 
@@ -174,6 +193,7 @@ static bool translate_sizes(struct translation *t, uint64_t *head_dim, uint64_t 
 static bool translate_biases(struct translation *t)
 {
     const bool attention = has_tensor(t, "blk.0.attn_q.bias") || has_tensor(t, "blk.0.attn_output.bias");
+    if (t->experts && t->architecture->model_type) return true; /* Mixtral's class has none */
     if (t->architecture->attention_biases && !put(t, t->config, "attention_bias", json_boolean(attention)))
         return false;
     return !t->architecture->mlp_biases ||
@@ -249,6 +269,10 @@ static bool translate_scaling(struct translation *t, uint64_t positions, json_t 
 static bool translate_rope(struct translation *t, uint64_t head_dim, uint64_t positions)
 {
     uint64_t rotated = head_dim;
+    /* llama.cpp's default, which Mixtral's class has not. */
+    if (t->experts && !gguf_get(t->file, key_of(t, "rope.freq_base")) &&
+        !put(t, t->config, "rope_theta", json_real(10000)))
+        return false;
     if (!copy_real(t, "rope.freq_base", false, t->config, "rope_theta") ||
         !gguf_get_u64(t->file, key_of(t, "rope.dimension_count"), false, &rotated, t->status))
         return false;
@@ -311,10 +335,10 @@ bool gguf_read_config(struct gguf *file, struct model_config *config, model_conf
     uint64_t head_dim = 0, positions = 0;
     char *text = NULL, *name = NULL;
     bool ok = t.config || status_fail(status, STATUS_MACHINE, "out of memory");
-    ok = ok && find_architecture(&t) && check_file(&t) &&
-         put(&t, t.config, "model_type", json_string(t.architecture->name)) &&
-         translate_sizes(&t, &head_dim, &positions) && translate_biases(&t) &&
-         translate_rope(&t, head_dim, positions) && translate_tokens(&t) && check_all_read(&t);
+    ok = ok && find_architecture(&t) && check_file(&t) && translate_sizes(&t, &head_dim, &positions) &&
+         put(&t, t.config, "model_type",
+             json_string(t.experts ? t.architecture->of_experts : t.architecture->model_type)) &&
+         translate_biases(&t) && translate_rope(&t, head_dim, positions) && translate_tokens(&t) && check_all_read(&t);
     if (ok && (!(text = json_format(t.config, JSON_COMPACT)) ||
                asprintf(&name, "%s (metadata as config.json)", file->path) < 0))
         ok = status_fail(status, STATUS_MACHINE, "out of memory");

@@ -13,9 +13,10 @@
 bool gguf_read_config(struct gguf *file, struct model_config *config, model_config_reader *read_family,
                       struct status *status);
 
-/* The tensors with the names of Hugging Face checkpoints. Blocks of codes stay in the mapping and are decoded where they are
+/* The tensors with the names of Hugging Face checkpoints of model_type, as gguf_read_config has it; a tensor of all experts becomes one for each. Blocks of codes stay in the mapping and are decoded where they are
  * read; a scale that is not finite is found there. rope_freqs.weight, which the configuration has, is left out. The caller calls
  * quantised_close, also after a failure. */
-bool gguf_read_tensors(const struct gguf *file, struct quantised_tensors *result, struct status *status);
+bool gguf_read_tensors(const struct gguf *file, const char *model_type, struct quantised_tensors *result,
+                       struct status *status);
 
 #endif

@@ -22,7 +22,10 @@ static bool add_scheme(struct quant_config *config, const struct quant_scheme *s
                        struct status *status)
 {
     for (int i = 0; i < config->scheme_count; i++)
-        if (same_scheme(&config->schemes[i], scheme)) return true;
+        if (same_scheme(&config->schemes[i], scheme)) {
+            config->schemes[i].act_order &= scheme->act_order; /* tensors do not show which of the two they are of */
+            return true;
+        }
     if (config->scheme_count == QUANT_MAX_SCHEMES)
         return status_fail(status, STATUS_BAD_INPUT,
                            "%s: expected at most %d combinations of type, bits, group size and symmetry, found more",
@@ -52,10 +55,12 @@ static const struct field_rule gptq_rules[] = {{"activation", FIELD_ABSENT},
                                                {"is_marlin_format", FIELD_FALSE},
                                                {"rotation", FIELD_ABSENT}};
 static const char awq_ignored[] = "do_fuse fuse_max_seq_len modules_to_fuse";
+/* AutoRound also writes files of GPTQ and AWQ, with its own fields beside theirs. */
 static const char auto_round_ignored[] =
     "act_bits act_data_type act_dynamic act_group_size act_sym amp autoround_version batch_size "
     "block_name_to_quantize damp_percent dataset enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input "
-    "gradient_accumulate_steps in_blocks iters low_gpu_mem_usage lr minmax_lr model_free nsamples quant_block_list "
+    "gradient_accumulate_steps in_blocks iters low_gpu_mem_usage lr minmax_lr model_free nsamples provider "
+    "quant_block_list "
     "quant_lm_head scale_dtype seqlen static_attention_dtype static_attention_granularity static_kv_dtype "
     "static_kv_granularity supported_types to_quant_block_names true_sequential";
 static const struct field_rule auto_round_rules[] = {{"rotation_config", FIELD_EMPTY},
@@ -70,16 +75,33 @@ struct integer_method {
     const char *ignored;   /* names separated by spaces */
     const struct field_rule *rules;
     size_t rule_count;
+    bool floats; /* codes may be floats */
 };
-static const struct integer_method gptq_method = {&gptq_bits, "dynamic", gptq_ignored, gptq_rules,
-                                                  QUANT_COUNT(gptq_rules)};
-static const struct integer_method awq_method = {&awq_bits, "dynamic", gptq_ignored, gptq_rules,
-                                                 QUANT_COUNT(gptq_rules)};
+static const struct integer_method gptq_method =
+    {&gptq_bits, "dynamic", gptq_ignored, gptq_rules, QUANT_COUNT(gptq_rules), false};
+static const struct integer_method awq_method =
+    {&awq_bits, "dynamic", gptq_ignored, gptq_rules, QUANT_COUNT(gptq_rules), false};
+
+/* data_type, which says whether codes are floats; those have 4 or 8 bits. Requires: scheme->bits was read. */
+static bool read_data_type(struct json_reader *reader, const struct integer_method *method, struct quant_scheme *scheme,
+                           struct status *status)
+{
+    static const char *const types[] = {"int", "mx_fp", "nv_fp"};
+    const struct quant_names names = {types, method->floats ? QUANT_COUNT(types) : 1, sizeof *types};
+    size_t type = scheme->is_float;
+    if (!quant_read_name(reader, "data_type", false, &names, &type, status)) return false;
+    scheme->is_float = type > 0;
+    return !scheme->is_float || scheme->bits == 4 || scheme->bits == 8 ||
+           json_reader_fail(reader, "bits", "4 or 8, as 'data_type' is a float",
+                            json_object_get(reader->object, "bits"), status);
+}
 
 static bool check_fields(struct json_reader *reader, const struct integer_method *method, struct status *status)
 {
     quant_ignore(reader, method->ignored);
-    return field_rules_check(reader, method->rules, method->rule_count, status);
+    quant_ignore(reader, auto_round_ignored);
+    return field_rules_check(reader, method->rules, method->rule_count, status) &&
+           field_rules_check(reader, auto_round_rules, QUANT_COUNT(auto_round_rules), status);
 }
 
 /* "-:" excludes modules (GPTQModel); AutoRound gives modules that stay floats 16 or 32 bits. */
@@ -92,20 +114,18 @@ static bool is_exclusion(const char *pattern, const json_t *fields)
 static bool parse_override(struct quant_config *config, struct json_reader *reader, const struct integer_method *method,
                            const struct quant_scheme *base, bool sym, struct status *status)
 {
-    static const char *const data_types[] = {"int"};
     struct quant_scheme scheme = *base;
-    bool override_sym = sym, desc_act;
-    size_t type = 0;
+    bool override_sym = sym;
     if (!quant_read_bits(reader, method->bits, false, &scheme.bits, status) ||
         !quant_read_group_size(reader, false, &scheme.group_size, status) ||
         !json_reader_bool(reader, "sym", false, &override_sym, status) ||
-        !json_reader_bool(reader, "desc_act", false, &desc_act, status) ||
-        !quant_read_name(reader, "data_type", false, QUANT_NAMES(data_types), &type, status))
+        !json_reader_bool(reader, "desc_act", false, &scheme.act_order, status) ||
+        !read_data_type(reader, method, &scheme, status))
         return false;
-    /* The tensors of a module do not show which one it is. */
-    if (override_sym != sym)
-        return status_fail(status, STATUS_BAD_INPUT, "%s: field 'sym': expected %s as in the default, found %s",
-                           reader->path, sym ? "true" : "false", override_sym ? "true" : "false");
+    if (override_sym != sym) {
+        scheme.symmetric = override_sym;
+        config->zeros_decide = true;
+    }
     return check_fields(reader, method, status) && json_reader_all_consumed(reader, status) &&
            add_scheme(config, &scheme, reader->path, status);
 }
@@ -157,12 +177,14 @@ static bool parse_integers(struct quant_config *config, struct json_reader *read
     if (!quant_read_bits(reader, method->bits, true, &scheme.bits, status) ||
         !quant_read_group_size(reader, true, &scheme.group_size, status) ||
         !json_reader_bool(reader, "sym", false, &sym, status) ||
-        !json_reader_bool(reader, "desc_act", false, &flag, status) ||
+        !json_reader_bool(reader, "desc_act", false, &scheme.act_order, status) ||
         !json_reader_bool(reader, "lm_head", false, &flag, status) ||
         !quant_read_name(reader, "pack_dtype", false, QUANT_NAMES(pack_types), &pack_type, status) ||
-        !read_quantizer(config, reader, status))
+        !read_data_type(reader, method, &scheme, status) || !read_quantizer(config, reader, status))
         return false;
     scheme.symmetric = zero_point ? !*zero_point : sym;
+    /* Groups that were chosen before columns were ordered are as without an order. */
+    if (json_is_true(json_object_get(reader->object, "static_groups"))) scheme.act_order = false;
     return add_scheme(config, &scheme, reader->path, status) &&
            parse_overrides(config, reader, method, &scheme, sym, status) && check_fields(reader, method, status);
 }
@@ -215,27 +237,36 @@ static bool parse_auto_round(struct quant_config *config, struct json_reader *re
         const char *name;
         enum quant_method method;
         const struct quant_integer_field *bits;
+        bool zeros_less_one;
     } packings[] = {
-        {"auto_round:auto_gptq", QUANT_GPTQ, &gptq_bits},
-        {"auto_round:gptq", QUANT_GPTQ, &gptq_bits},
-        {"auto_round:auto_awq", QUANT_AWQ, &awq_bits},
-        {"auto_round:awq", QUANT_AWQ, &awq_bits},
-        {"auto_round:llm_compressor", QUANT_COMPRESSED_TENSORS, &packed_bits},
+        {"auto_round:auto_gptq", QUANT_GPTQ, &gptq_bits, true},
+        {"auto_round:gptq", QUANT_GPTQ, &gptq_bits, true},
+        {"auto_round:auto_gptq:exllamav2", QUANT_GPTQ, &gptq_bits, true},
+        {"auto_round:gptq:exllamav2", QUANT_GPTQ, &gptq_bits, true},
+        {"auto_round", QUANT_GPTQ, &gptq_bits, false},
+        {"auto_round:gptqmodel", QUANT_GPTQ, &gptq_bits, false},
+        {"auto_round:exllamav2", QUANT_GPTQ, &gptq_bits, false},
+        {"auto_round:tritonv2", QUANT_GPTQ, &gptq_bits, false},
+        {"auto_round:auto_awq", QUANT_AWQ, &awq_bits, false},
+        {"auto_round:awq", QUANT_AWQ, &awq_bits, false},
+        {"auto_round:llm_compressor", QUANT_COMPRESSED_TENSORS, &packed_bits, false},
     };
-    static const char *const data_types[] = {"int"};
     const char *backend = "";
-    size_t packing = 0, type = 0;
+    size_t packing = 0;
     if (!json_reader_string(reader, "backend", false, &backend, status)) return false;
     /* Old versions of AutoRound name the packing in backend. */
     const bool by_backend = !json_reader_get(reader, "packing_format") && strncasecmp(backend, "auto_round:", 11) == 0;
     if (!quant_read_name(reader, by_backend ? "backend" : "packing_format", false, QUANT_NAMES(packings), &packing,
-                         status) ||
-        !quant_read_name(reader, "data_type", false, QUANT_NAMES(data_types), &type, status))
+                         status))
         return false;
     config->method = packings[packing].method;
-    config->zeros_less_one = config->method == QUANT_GPTQ;
-    const struct integer_method auto_round = {packings[packing].bits, "extra_config", auto_round_ignored,
-                                              auto_round_rules, QUANT_COUNT(auto_round_rules)};
+    config->zeros_less_one = packings[packing].zeros_less_one;
+    const struct integer_method auto_round = {packings[packing].bits,
+                                              "extra_config",
+                                              auto_round_ignored,
+                                              auto_round_rules,
+                                              QUANT_COUNT(auto_round_rules),
+                                              config->method == QUANT_COMPRESSED_TENSORS};
     return parse_integers(config, reader, &auto_round, NULL, status);
 }
 
@@ -259,6 +290,24 @@ static bool set_block(struct quant_config *config, uint64_t rows, uint64_t colum
     return true;
 }
 
+/* actorder: "weight" and "static" leave columns in groups as they lie; true stands for "group". */
+static bool read_act_order(struct json_reader *reader, bool *act_order, struct status *status)
+{
+    static const struct {
+        const char *name;
+        bool lists_groups;
+    } orders[] = {{"group", true}, {"dynamic", true}, {"weight", false}, {"static", false}};
+    const json_t *value = json_reader_get(reader, "actorder");
+    size_t order = QUANT_COUNT(orders);
+    if (json_is_boolean(value)) {
+        *act_order = json_is_true(value);
+        return true;
+    }
+    if (!quant_read_name(reader, "actorder", false, QUANT_NAMES(orders), &order, status)) return false;
+    *act_order = order < QUANT_COUNT(orders) && orders[order].lists_groups;
+    return true;
+}
+
 /* QuantizationArgs of weights. */
 static bool parse_weights(struct quant_config *config, struct json_reader *reader, struct quant_scheme *found,
                           struct status *status)
@@ -278,15 +327,16 @@ static bool parse_weights(struct quant_config *config, struct json_reader *reade
                       {"group", true, false},
                       {"tensor_group", true, false},
                       {"block", false, true}};
-    /* The tensors have scale_dtype, zp_dtype and the effect of actorder: weight_g_idx. */
+    /* The tensors have scale_dtype and zp_dtype. */
     static const struct field_rule rules[] = {{"dynamic", FIELD_FALSE}};
     struct quant_scheme scheme = {.bits = 8, .symmetric = true};
     uint64_t rows = 0, columns = 0;
     size_t type = 0, strategy = QUANT_COUNT(strategies);
     if (!quant_read_name(reader, "type", false, QUANT_NAMES(types), &type, status)) return false;
     scheme.is_float = type == 1;
-    quant_ignore(reader, "actorder observer observer_kwargs scale_dtype zp_dtype");
-    if (!quant_read_bits(reader, scheme.is_float ? &float_bits : &integer_bits, false, &scheme.bits, status) ||
+    quant_ignore(reader, "observer observer_kwargs scale_dtype zp_dtype");
+    if (!read_act_order(reader, &scheme.act_order, status) ||
+        !quant_read_bits(reader, scheme.is_float ? &float_bits : &integer_bits, false, &scheme.bits, status) ||
         !json_reader_bool(reader, "symmetric", false, &scheme.symmetric, status) ||
         !quant_read_name(reader, "strategy", false, QUANT_NAMES(strategies), &strategy, status) ||
         !quant_read_group_size(reader, false, &scheme.group_size, status) ||
@@ -355,15 +405,25 @@ static bool parse_preset(struct quant_config *config, struct json_reader *groups
         uint64_t block;
         enum { OTHER_INPUTS, FP8_INPUTS, INT8_INPUTS } inputs;
     } presets[] = {
-        {"W4A16", {false, 4, 128, true}, 0, OTHER_INPUTS},  {"W4A16_ASYM", {false, 4, 128, false}, 0, OTHER_INPUTS},
-        {"W8A16", {false, 8, 0, true}, 0, OTHER_INPUTS}, /* whole rows in old versions, 128 in new ones: the tensors tell */
-        {"W8A8", {false, 8, 0, true}, 0, INT8_INPUTS},      {"INT8", {false, 8, 0, true}, 0, INT8_INPUTS},
-        {"W4A8", {false, 4, 128, true}, 0, OTHER_INPUTS},   {"W4AFP8", {false, 4, 128, true}, 0, OTHER_INPUTS},
-        {"FP8", {true, 8, 0, true}, 0, FP8_INPUTS},         {"FP8_DYNAMIC", {true, 8, 0, true}, 0, FP8_INPUTS},
-        {"FP8_BLOCK", {true, 8, 0, true}, 128, FP8_INPUTS}, {"NVFP4", {true, 4, 16, true}, 0, OTHER_INPUTS},
-        {"NVFP4A16", {true, 4, 16, true}, 0, OTHER_INPUTS}, {"MXFP4", {true, 4, 32, true}, 0, OTHER_INPUTS},
-        {"MXFP4A16", {true, 4, 32, true}, 0, OTHER_INPUTS}, {"MXFP8", {true, 8, 32, true}, 0, OTHER_INPUTS},
-        {"MXFP8A16", {true, 8, 32, true}, 0, OTHER_INPUTS},
+        {"W4A16", {false, 4, 128, true, false}, 0, OTHER_INPUTS},
+        {"W4A16_ASYM", {false, 4, 128, false, false}, 0, OTHER_INPUTS},
+        {"W8A16",
+         {false, 8, 0, true, false},
+         0,
+         OTHER_INPUTS}, /* whole rows in old versions, 128 in new ones: the tensors tell */
+        {"W8A8", {false, 8, 0, true, false}, 0, INT8_INPUTS},
+        {"INT8", {false, 8, 0, true, false}, 0, INT8_INPUTS},
+        {"W4A8", {false, 4, 128, true, false}, 0, OTHER_INPUTS},
+        {"W4AFP8", {false, 4, 128, true, false}, 0, OTHER_INPUTS},
+        {"FP8", {true, 8, 0, true, false}, 0, FP8_INPUTS},
+        {"FP8_DYNAMIC", {true, 8, 0, true, false}, 0, FP8_INPUTS},
+        {"FP8_BLOCK", {true, 8, 0, true, false}, 128, FP8_INPUTS},
+        {"NVFP4", {true, 4, 16, true, false}, 0, OTHER_INPUTS},
+        {"NVFP4A16", {true, 4, 16, true, false}, 0, OTHER_INPUTS},
+        {"MXFP4", {true, 4, 32, true, false}, 0, OTHER_INPUTS},
+        {"MXFP4A16", {true, 4, 32, true, false}, 0, OTHER_INPUTS},
+        {"MXFP8", {true, 8, 32, true, false}, 0, OTHER_INPUTS},
+        {"MXFP8A16", {true, 8, 32, true, false}, 0, OTHER_INPUTS},
     };
     const size_t preset = quant_find_name(QUANT_NAMES(presets), name);
     if (preset == QUANT_COUNT(presets)) {
@@ -463,7 +523,7 @@ static bool parse_compressed_tensors(struct quant_config *config, struct json_re
 /* Requires: the method has one scheme. */
 static void set_scheme(struct quant_config *config, bool is_float, uint32_t bits, uint64_t group_size)
 {
-    config->schemes[0] = (struct quant_scheme){is_float, bits, group_size, true};
+    config->schemes[0] = (struct quant_scheme){is_float, bits, group_size, true, false};
     config->scheme_count = 1;
 }
 
@@ -516,49 +576,100 @@ static bool parse_mxfp4(struct quant_config *config, struct json_reader *reader,
     return read_excluded_modules(reader, status);
 }
 
-static bool parse_modelopt(struct quant_config *config, struct json_reader *reader, struct status *status)
-{
-    static const struct {
-        const char *name;
-        uint32_t bits;
-        uint64_t group_size, block;
-        bool fp8_inputs;
-    } algorithms[] = {{"FP8", 8, 0, 0, true},
-                      {"NVFP4", 4, 16, 0, false},
-                      {"W4A16_NVFP4", 4, 16, 0, false},
-                      {"FP8_PB_WO", 8, 0, 128, false},
-                      {"MXFP8", 8, 32, 0, false}};
-    static const struct field_rule rules[] = {{"has_zero_point", FIELD_FALSE}, {"pre_quant_scale", FIELD_FALSE}};
-    struct quant_config groups = {0};
-    size_t index = 0;
-    const json_t *cache = json_reader_get(reader, "kv_cache_quant_algo");
-    if (cache && !json_is_null(cache) && !json_is_string(cache))
-        return json_reader_fail(reader, "kv_cache_quant_algo", "a string or null", cache, status);
-    quant_ignore(reader, "producer version");
-    if (!read_cache_scheme(config, reader, false, status)) return false;
-    if (json_is_string(cache)) /* FP8 is e4m3 */
-        config->cache = strcasecmp(json_string_value(cache), "FP8") == 0 ? QUANT_CACHE_E4M3 : QUANT_CACHE_OTHER;
-    if (!quant_read_name(reader, "quant_algo", true, QUANT_NAMES(algorithms), &index, status) ||
-        !quant_read_strings(reader, "ignore", false, status) ||
-        !quant_read_strings(reader, "exclude_modules", false, status) ||
-        !field_rules_check(reader, rules, QUANT_COUNT(rules), status))
-        return false;
-    set_scheme(config, true, algorithms[index].bits, algorithms[index].group_size);
-    config->block_rows = config->block_columns = algorithms[index].block;
-    config->fp8_inputs = algorithms[index].fp8_inputs;
+/* What ModelOpt calls quant_algo. */
+static const struct modelopt_algorithm {
+    const char *name;
+    uint32_t bits;
+    uint64_t group_size, block;
+    bool fp8_inputs;
+} modelopt_algorithms[] = {{"FP8", 8, 0, 0, true},
+                           {"FP8_PER_CHANNEL_PER_TOKEN", 8, 0, 0, true},
+                           {"NVFP4", 4, 16, 0, false},
+                           {"W4A16_NVFP4", 4, 16, 0, false},
+                           {"FP8_PB_WO", 8, 0, 128, false},
+                           {"MXFP8", 8, 32, 0, false},
+                           {"MIXED_PRECISION", 0, 0, 0, false}}; /* those of quantized_layers */
 
-    /* group_size and config_groups repeat what quant_algo says. */
-    const uint64_t expected = algorithms[index].group_size + algorithms[index].block;
+/* Adds the scheme of an algorithm. group_size repeats what it says. */
+static bool add_algorithm(struct quant_config *config, struct json_reader *reader,
+                          const struct modelopt_algorithm *algorithm, struct status *status)
+{
+    const struct quant_scheme scheme = {true, algorithm->bits, algorithm->group_size, true, false};
+    const uint64_t expected = algorithm->group_size + algorithm->block;
     uint64_t group_size = expected;
     if (!quant_read_group_size(reader, false, &group_size, status)) return false;
     if (group_size != expected)
         return status_fail(status, STATUS_BAD_INPUT,
                            "%s: fields 'quant_algo' and 'group_size' disagree: %s has groups of %d, found %d",
-                           reader->path, algorithms[index].name, (int)expected, (int)group_size);
+                           reader->path, algorithm->name, (int)expected, (int)group_size);
+    config->fp8_inputs |= algorithm->fp8_inputs;
+    return (!algorithm->block || set_block(config, algorithm->block, algorithm->block, reader->path, status)) &&
+           add_scheme(config, &scheme, reader->path, status);
+}
+
+/* quantized_layers: an object for each module. */
+static bool parse_quantised_layers(struct quant_config *config, struct json_reader *reader, struct status *status)
+{
+    const struct quant_names names = {modelopt_algorithms, QUANT_COUNT(modelopt_algorithms) - 1,
+                                      sizeof *modelopt_algorithms};
+    json_t *layers = json_reader_get(reader, "quantized_layers"), *fields;
+    const char *module;
+    bool done = json_is_object(layers) && json_object_size(layers);
+    if (!done) return json_reader_fail(reader, "quantized_layers", "an object with modules", layers, status);
+    json_object_foreach (layers, module, fields) {
+        struct json_reader inner = {0};
+        char path[PATH_BYTES];
+        size_t index = 0;
+        snprintf(path, sizeof path, "%.80s: quantized_layers: %.120s", reader->path, module);
+        done = json_reader_open(&inner, fields, path, status) &&
+               quant_read_name(&inner, "quant_algo", true, &names, &index, status) &&
+               add_algorithm(config, &inner, &modelopt_algorithms[index], status) &&
+               json_reader_all_consumed(&inner, status);
+        json_reader_close(&inner);
+        if (!done) break;
+    }
+    return done;
+}
+
+/* The KV cache: kv_cache_quant_algo, or kv_cache_scheme as an object or, except for FP8, as the same name. */
+static bool read_modelopt_cache(struct quant_config *config, struct json_reader *reader, struct status *status)
+{
+    const json_t *name = json_reader_get(reader, "kv_cache_quant_algo"), *scheme;
+    if (name && !json_is_null(name) && !json_is_string(name))
+        return json_reader_fail(reader, "kv_cache_quant_algo", "a string or null", name, status);
+    scheme = json_reader_get(reader, "kv_cache_scheme");
+    if (!json_is_string(scheme) && !read_cache_scheme(config, reader, false, status)) return false;
+    if (!json_is_string(name)) name = scheme;
+    if (json_is_string(name)) /* FP8 is e4m3 */
+        config->cache = strcasecmp(json_string_value(name), "FP8") == 0 ? QUANT_CACHE_E4M3 : QUANT_CACHE_OTHER;
+    return true;
+}
+
+static bool parse_modelopt(struct quant_config *config, struct json_reader *reader, struct status *status)
+{
+    static const struct field_rule rules[] = {{"has_zero_point", FIELD_FALSE}, {"pre_quant_scale", FIELD_FALSE}};
+    struct quant_config groups = {0};
+    size_t index = 0;
+    quant_ignore(reader, "producer version");
+    if (!read_modelopt_cache(config, reader, status) ||
+        !quant_read_name(reader, "quant_algo", true, QUANT_NAMES(modelopt_algorithms), &index, status) ||
+        !quant_read_strings(reader, "ignore", false, status) ||
+        !quant_read_strings(reader, "exclude_modules", false, status) ||
+        !field_rules_check(reader, rules, QUANT_COUNT(rules), status))
+        return false;
+    const struct modelopt_algorithm *algorithm = &modelopt_algorithms[index];
+    if (!(algorithm->bits ? add_algorithm(config, reader, algorithm, status)
+                          : parse_quantised_layers(config, reader, status)))
+        return false;
+
+    /* config_groups repeats it. */
     if (json_reader_get(reader, "config_groups") && !parse_groups(&groups, reader, status)) return false;
-    for (int i = 0; i < groups.scheme_count; i++)
-        if (!same_scheme(&groups.schemes[i], &config->schemes[0]))
-            return quant_fail_disagreement(reader, "quant_algo", "config_groups", status);
+    for (int i = 0, j; i < groups.scheme_count; i++) {
+        for (j = 0; j < config->scheme_count && !same_scheme(&groups.schemes[i], &config->schemes[j]); j++) {}
+        if (j == config->scheme_count)
+            return quant_fail_disagreement(reader, algorithm->bits ? "quant_algo" : "quantized_layers", "config_groups",
+                                           status);
+    }
     return true;
 }
 

@@ -29,6 +29,7 @@ struct quant_scheme {
     uint32_t bits;       /* 2 to 8 */
     uint64_t group_size; /* columns that share a scale; 0: all, or the tensors alone say it */
     bool symmetric;      /* no zero points, or all the same */
+    bool act_order;      /* groups are of any columns, so that a tensor must list them */
 };
 
 /* What the configuration says about the codes of a KV cache, to which the checkpoint's scales of one belong. */
@@ -43,7 +44,9 @@ struct quant_config {
     bool zeros_less_one;    /* GPTQ, version 1: a zero point is stored less one */
     bool by_gptqmodel;      /* GPTQ: meta.quantizer begins with "gptqmodel" */
     enum quant_order order; /* AWQ */
-    bool zeros_decide;      /* AWQ: it has sym, which says true beside zero points of any kind, and no zero_point */
+    /* sym does not say which modules are symmetric: some differ from the default, or, of AWQ, it has sym, which says true
+     * beside zero points of any kind, and no zero_point. */
+    bool zeros_decide;
     uint64_t block_rows, block_columns; /* FP8: elements that share a scale; 0: not given */
     enum quant_cache cache;
     /* Activations had these codes when the model was trained or calibrated: e4m3 where weights are; int8, without zeros, where weights

@@ -30,17 +30,21 @@ static const char *with_inserted(const char *text, const char *inserted)
     return buffer;
 }
 
-#define INT(bits, group)         \
-    {                            \
-        false, bits, group, true \
+#define INT(bits, group)                \
+    {                                   \
+        false, bits, group, true, false \
     }
-#define ASYM(bits, group)         \
-    {                             \
-        false, bits, group, false \
+#define ASYM(bits, group)                \
+    {                                    \
+        false, bits, group, false, false \
     }
-#define FLOAT(bits, group)      \
-    {                           \
-        true, bits, group, true \
+#define ORDERED(bits, group)            \
+    {                                   \
+        false, bits, group, false, true \
+    }
+#define FLOAT(bits, group)             \
+    {                                  \
+        true, bits, group, true, false \
     }
 
 #define GPTQ(fields)     "'quant_method': 'gptq', 'bits': 4, 'group_size': 128" fields
@@ -78,7 +82,11 @@ static const struct accepted {
     {GPTQ_FILE("4", "32", "false", "true", "gptq"),
      {QUANT_GPTQ, "gptq", {INT(4, 32)}, .scheme_count = 1, .zeros_less_one = true, .by_gptqmodel = true}},
     {GPTQ_FILE("4", "64", "true", "false", "gptq"),
-     {QUANT_GPTQ, "gptq", {ASYM(4, 64)}, .scheme_count = 1, .zeros_less_one = true, .by_gptqmodel = true}},
+     {QUANT_GPTQ, "gptq", {ORDERED(4, 64)}, .scheme_count = 1, .zeros_less_one = true, .by_gptqmodel = true}},
+    {GPTQ(", 'sym': false, 'desc_act': true, 'static_groups': true"),
+     {QUANT_GPTQ, "gptq", {ASYM(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
+    {GPTQ(", 'sym': false, 'desc_act': true, 'dynamic': {'a': {'desc_act': false}}"),
+     {QUANT_GPTQ, "gptq", {ASYM(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
     {GPTQ_FILE("8", "-1", "false", "true", "gptq_v2"),
      {QUANT_GPTQ, "gptq", {INT(8, 0)}, .scheme_count = 1, .by_gptqmodel = true}},
     {"'quant_method':'gptq','bits':4,'group_size':128,'desc_act':false,'sym':true,'lm_head':false,"
@@ -117,15 +125,41 @@ static const struct accepted {
     {ROUND(""), {QUANT_GPTQ, "auto-round", {INT(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
     {ROUND(", 'backend': 'auto_round:gptq'"),
      {QUANT_GPTQ, "auto-round", {INT(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
+    {ROUND(", 'sym': false, 'packing_format': 'auto_round'"),
+     {QUANT_GPTQ, "auto-round", {ASYM(4, 128)}, .scheme_count = 1}},
+    {ROUND(", 'packing_format': 'auto_round:gptqmodel', 'extra_config': {'lm_head': {'sym': false}}"),
+     {QUANT_GPTQ, "auto-round", {INT(4, 128), ASYM(4, 128)}, .scheme_count = 2, .zeros_decide = true}},
+    {ROUND(", 'backend': 'auto_round:exllamav2'"), {QUANT_GPTQ, "auto-round", {INT(4, 128)}, .scheme_count = 1}},
+    {ROUND(", 'backend': 'auto_round:gptq:exllamav2'"),
+     {QUANT_GPTQ, "auto-round", {INT(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
+    {GPTQ(", 'sym': false, 'dynamic': {'a': {'sym': true, 'bits': 8}}"),
+     {QUANT_GPTQ,
+      "gptq",
+      {ASYM(4, 128), INT(8, 128)},
+      .scheme_count = 2,
+      .zeros_less_one = true,
+      .zeros_decide = true}},
+    {GPTQ(", 'data_type': 'int', 'autoround_version': '0.5.1', 'iters': 200, 'nsamples': 128, 'seqlen': 2048, "
+          "'provider': 'auto-round', 'enable_quanted_input': true"),
+     {QUANT_GPTQ, "gptq", {INT(4, 128)}, .scheme_count = 1, .zeros_less_one = true}},
     {ROUND(", 'backend': 'auto', 'packing_format': 'auto_round:auto_awq', 'sym': false"),
      {QUANT_AWQ, "auto-round", {ASYM(4, 128)}, .scheme_count = 1}},
     {"'quant_method': 'intel/auto-round', 'bits': 5, 'group_size': 64, 'packing_format': "
      "'auto_round:llm_compressor'",
      {QUANT_COMPRESSED_TENSORS, "intel/auto-round", {INT(5, 64)}, .scheme_count = 1}},
+    {"'quant_method': 'auto-round', 'bits': 4, 'group_size': 32, 'data_type': 'mx_fp', 'packing_format': "
+     "'auto_round:llm_compressor', 'extra_config': {'a': {'bits': 8}, 'b': {'data_type': 'int'}}",
+     {QUANT_COMPRESSED_TENSORS, "auto-round", {FLOAT(4, 32), FLOAT(8, 32), INT(4, 32)}, .scheme_count = 3}},
     {CT_WEIGHTS("pack-quantized", "4", "int", "true", "group", "32"),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {INT(4, 32)}, .scheme_count = 1}},
     {CT_WEIGHTS("pack-quantized", "4", "int", "false", "group", "64"),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ASYM(4, 64)}, .scheme_count = 1}},
+    {WEIGHTS("'num_bits': 4, 'symmetric': false, 'group_size': 32, 'actorder': 'group'"),
+     {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ORDERED(4, 32)}, .scheme_count = 1}},
+    {WEIGHTS("'num_bits': 4, 'symmetric': false, 'group_size': 32, 'actorder': true"),
+     {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ORDERED(4, 32)}, .scheme_count = 1}},
+    {WEIGHTS("'num_bits': 4, 'symmetric': false, 'group_size': 32, 'actorder': 'static'"),
+     {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {ASYM(4, 32)}, .scheme_count = 1}},
     {CT_WEIGHTS("nvfp4-pack-quantized", "4", "float", "true", "tensor_group", "16"),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {FLOAT(4, 16)}, .scheme_count = 1}},
     {CT_WEIGHTS("mxfp4-pack-quantized", "4", "float", "true", "group", "32"),
@@ -165,10 +199,10 @@ static const struct accepted {
              CT_ARGUMENTS("8", "int", "true", "token", "null", "true")),
      {QUANT_COMPRESSED_TENSORS, "compressed-tensors", {INT(8, 0)}, .scheme_count = 1, .int8_inputs = true}},
     {WEIGHTS("'num_bits': 8, 'type': 'float', 'strategy': 'block', 'block_structure': [128, 64], 'actorder': "
-             "'group'") ", 'format': 'naive-quantized', 'kv_cache_scheme': {'num_bits': 8, 'type': 'float'}, "
-                        "'sparsity_config': "
-                        "{'format': 'dense', 'ignore': [], 'targets': [], 'sparsity_structure': 'unstructured', "
-                        "'global_sparsity': 0.1}",
+             "'weight'") ", 'format': 'naive-quantized', 'kv_cache_scheme': {'num_bits': 8, 'type': 'float'}, "
+                         "'sparsity_config': "
+                         "{'format': 'dense', 'ignore': [], 'targets': [], 'sparsity_structure': 'unstructured', "
+                         "'global_sparsity': 0.1}",
      {QUANT_COMPRESSED_TENSORS,
       "compressed-tensors",
       {FLOAT(8, 0)},
@@ -254,6 +288,19 @@ static const struct accepted {
      {QUANT_MODELOPT, "modelopt", {FLOAT(8, 0)}, .scheme_count = 1, .fp8_inputs = true}},
     {"'quant_algo': 'fp8_pb_wo', 'group_size': 128",
      {QUANT_MODELOPT, "modelopt", {FLOAT(8, 0)}, .scheme_count = 1, .block_rows = 128, .block_columns = 128}},
+    {"'quant_algo': 'FP8_PER_CHANNEL_PER_TOKEN', 'kv_cache_scheme': 'NVFP4'",
+     {QUANT_MODELOPT, "modelopt", {FLOAT(8, 0)}, .scheme_count = 1, .fp8_inputs = true, .cache = QUANT_CACHE_OTHER}},
+    {"'quant_method': 'modelopt_mixed', 'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {'a': {'quant_algo': "
+     "'FP8'}, 'b': {'quant_algo': 'NVFP4', 'group_size': 16}, 'c': {'quant_algo': 'FP8'}, 'd': {'quant_algo': "
+     "'FP8_PB_WO'}}, 'config_groups': {'group_0': {'targets': ['b'], 'weights': {'num_bits': 4, 'type': 'float', "
+     "'group_size': 16}}}",
+     {QUANT_MODELOPT,
+      "modelopt_mixed",
+      {FLOAT(8, 0), FLOAT(4, 16)},
+      .scheme_count = 2,
+      .block_rows = 128,
+      .block_columns = 128,
+      .fp8_inputs = true}},
     {"'quant_algo': 'MXFP8'", {QUANT_MODELOPT, "modelopt", {FLOAT(8, 32)}, .scheme_count = 1}},
     {BNB(", '_load_in_4bit': true, '_load_in_8bit': false, 'load_in_4bit': true, 'load_in_8bit': false, "
          "'bnb_4bit_quant_type': 'nf4', 'bnb_4bit_use_double_quant': true, 'bnb_4bit_compute_dtype': 'bfloat16', "
@@ -272,6 +319,7 @@ static void expect_scheme(const struct quant_scheme *found, const struct quant_s
     assert_int_equal(found->bits, expected->bits);
     assert_int_equal(found->group_size, expected->group_size);
     assert_int_equal(found->symmetric, expected->symmetric);
+    assert_int_equal(found->act_order, expected->act_order);
 }
 
 TEST(test_accepted)
@@ -376,8 +424,6 @@ TEST(test_refused)
         {"'quant_method': 'gptq', 'bits': 4, 'group_size': 0", "'group_size'|found 0"},
         {"'quant_method': 'gptq', 'bits': 4, 'group_size': -2", "'group_size'|found -2"},
         {"'quant_method': 'gptq', 'bits': 4, 'group_size': 65537", "'group_size'|found 65537"},
-        {GPTQ(", 'dynamic': {'a': {'sym': false}}"), "dynamic: a: field 'sym'|expected true|found false"},
-        {GPTQ(", 'sym': false, 'dynamic': {'a': {'sym': true}}"), "dynamic: a: field 'sym'|expected false|found true"},
         {GPTQ(", 'dynamic': {'a': {'bits': 6}}"), "dynamic: a: field 'bits'|found 6"},
         {GPTQ(", 'dynamic': {'a': {'group_size': 'x'}}"), "dynamic: a: field 'group_size'|\"x\""},
         {GPTQ(", 'dynamic': {'a': {'rotation': 'x'}}"), "dynamic: a: field 'rotation'"},
@@ -390,12 +436,16 @@ TEST(test_refused)
         {AWQ(", 'surprise': {}"), "'surprise'|not understood"},
         {"'quant_method': 'awq', 'bits': 8, 'group_size': 32", "'bits'|expected 4|found 8"},
         {"'quant_method': 'awq', 'bits': 4", "'group_size'|found nothing"},
-        {ROUND(", 'packing_format': 'auto_round:exllamav2'"), "'packing_format'|auto_round:gptq|exllamav2"},
-        {ROUND(", 'backend': 'auto_round:exllamav2'"), "'backend'|auto_round:gptq|exllamav2"},
+        {ROUND(", 'packing_format': 'auto_round:mlx'"), "'packing_format'|auto_round:gptq|auto_round:mlx"},
+        {ROUND(", 'backend': 'auto_round:mlx'"), "'backend'|auto_round:gptq|auto_round:mlx"},
         {ROUND(", 'data_type': 'mx_fp'"), "'data_type'|expected int|\"mx_fp\""},
+        {"'quant_method': 'auto-round', 'bits': 6, 'group_size': 32, 'data_type': 'mx_fp', 'packing_format': "
+         "'auto_round:llm_compressor'",
+         "'bits'|4 or 8|found 6"},
         {ROUND(", 'rotation_configs': [{}]"), "'rotation_configs'|an empty value|an array of 1"},
         {ROUND(", 'super_bits': 6"), "'super_bits'|null"},
-        {ROUND(", 'extra_config': {'lm_head': {'sym': false}}"), "extra_config: lm_head: field 'sym'"},
+        {GPTQ(", 'data_type': 'mx_fp'"), "'data_type'|expected int|\"mx_fp\""},
+        {AWQ(", 'rotation_config': {'a': 1}"), "'rotation_config'|an empty value"},
         {ROUND(", 'extra_config': {'lm_head': {'bits': 9}}"), "extra_config: lm_head: field 'bits'|found 9"},
         {ROUND(", 'extra_config': {'lm_head': {'bits': 8}}, 'packing_format': 'auto_round:awq'"), "'bits'|expected 4"},
         {ROUND(", 'extra_config': {'a': {'data_type': 'fp'}}"), "extra_config: a: field 'data_type'"},
@@ -440,6 +490,7 @@ TEST(test_refused)
         {WEIGHTS("'strategy': 'block', 'block_structure': '128x128x128'"), "'block_structure'|two integers"},
         {WEIGHTS("'strategy': 'block', 'block_structure': '-1x128'"), "'block_structure'|two integers"},
         {WEIGHTS("'strategy': 'block', 'block_structure': [128, 0]"), "'block_structure'|two integers"},
+        {WEIGHTS("'actorder': 'column'"), "weights: field 'actorder'|group, dynamic, weight or static|\"column\""},
         {WEIGHTS("'dynamic': true"), "weights: field 'dynamic'|expected false|found true"},
         {FP8(", 'fmt': 'e5m2'"), "'fmt'|expected e4m3|\"e5m2\""},
         {FP8(", 'activation_scheme': 'none'"), "'activation_scheme'|dynamic or static|\"none\""},
@@ -454,11 +505,23 @@ TEST(test_refused)
         {"'quant_method': 'mxfp8', 'fmt': 'e5m2'", "'fmt'|expected e4m3"},
         {"'quant_method': 'mxfp4', 'bits': 4", "'bits'|not understood"},
         {"'quant_method': 'fbgemm_fp8', 'fmt': 'e4m3'", "'fmt'|not understood"},
-        {"'quant_method': 'modelopt'", "'quant_algo'|FP8, NVFP4, W4A16_NVFP4, FP8_PB_WO or MXFP8|found nothing"},
+        {"'quant_method': 'modelopt'",
+         "'quant_algo'|FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4|MXFP8 or MIXED_PRECISION|found nothing"},
         {"'quant_algo': 'NVFP4_AWQ'", "'quant_algo'|\"NVFP4_AWQ\""},
         {"'quant_algo': 'W4A16_AWQ'", "'quant_algo'|\"W4A16_AWQ\""},
-        {"'quant_method': 'modelopt_mixed', 'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {}",
-         "'quant_algo'|\"MIXED_PRECISION\""},
+        {"'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {}", "'quantized_layers'|an object with modules"},
+        {"'quant_algo': 'MIXED_PRECISION'", "'quantized_layers'|an object with modules|found nothing"},
+        {"'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {'a': {'quant_algo': 'W4A16_AWQ'}}",
+         "quantized_layers: a: field 'quant_algo'|NVFP4|or MXFP8|\"W4A16_AWQ\""},
+        {"'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {'a': {'quant_algo': 'MIXED_PRECISION'}}",
+         "quantized_layers: a: field 'quant_algo'"},
+        {"'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {'a': {'quant_algo': 'NVFP4', 'group_size': 32}}",
+         "quantized_layers: a: fields 'quant_algo' and 'group_size' disagree|16|found 32"},
+        {"'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {'a': {'quant_algo': 'FP8', 'new': 1}}",
+         "quantized_layers: a: field 'new'|not understood"},
+        {"'quant_algo': 'MIXED_PRECISION', 'quantized_layers': {'a': {'quant_algo': 'FP8'}}, 'config_groups': "
+         "{'NVFP4': []}",
+         "'quantized_layers' and 'config_groups' disagree"},
         {MODELOPT(", 'pre_quant_scale': true"), "'pre_quant_scale'|expected false"},
         {MODELOPT(", 'group_size': 32"), "'quant_algo' and 'group_size' disagree|16|found 32"},
         {MODELOPT(", 'config_groups': {'W4A16': []}"), "'quant_algo' and 'config_groups' disagree"},
@@ -542,6 +605,7 @@ TEST(test_wrong_types)
         {GROUP("'weights': {}, %s"), "input_activations", "o"},
         {WEIGHTS("%s"), "num_bits type strategy group_size block_structure", ""},
         {WEIGHTS("%s"), "dynamic", ""},
+        {WEIGHTS("%s"), "actorder", "b"},
         {WEIGHTS("%s"), "symmetric", "b"},
         {FP8(", %s"), "method fmt activation_scheme scale_fmt weight_block_size", ""},
         {FP8(", %s"), "kv_cache_scheme", "o"},
@@ -552,7 +616,7 @@ TEST(test_wrong_types)
         {"'quant_method': 'fbgemm_fp8', %s", "activation_scale_ub", "ir"},
         {"'quant_method': 'modelopt', %s", "quant_algo", ""},
         {MODELOPT(", %s"), "method ignore exclude_modules group_size config_groups", ""},
-        {MODELOPT(", %s"), "kv_cache_scheme", "o"},
+        {MODELOPT(", %s"), "kv_cache_scheme", "os"},
         {MODELOPT(", %s"), "kv_cache_quant_algo", "s"},
         {MODELOPT(", %s"), "has_zero_point pre_quant_scale", ""},
         {BNB(", %s"), "load_in_4bit load_in_8bit", "b"},

@@ -5,7 +5,7 @@
  *
  * Containers: GPTQ (2, 3, 4, 8 bits; versions 1 and 2; act-order), AWQ (gemm, gemv, gemv_fast), compressed-tensors
  * (pack-quantized, int-quantized, float-quantized, nvfp4, mxfp4, mxfp8), FP8 (blocks of 128 x 128, per tensor, per row, e8m0
- * scales), ModelOpt (FP8, NVFP4), bitsandbytes (nf4, fp4, int8). Those of GGUF files: gguf_model.h. Names and shapes of the tensors decide which one a module
+ * scales), ModelOpt (FP8, NVFP4, both), bitsandbytes (nf4, fp4, int8). Those of GGUF files: gguf_model.h. Names and shapes of the tensors decide which one a module
  * has; config.json must agree. */
 #ifndef FORMATS_CHECKPOINT_QUANTISED_H
 #define FORMATS_CHECKPOINT_QUANTISED_H
@@ -41,9 +41,13 @@ enum quantised_scale {
     QUANTISED_BF16,
     QUANTISED_E4M3_SCALE,
     QUANTISED_E8M0,
-    QUANTISED_NESTED,
-    QUANTISED_SIX_BITS, /* Q4_K, Q5_K: float16 d and m, then 8 scales and 8 minima of 6 bits: d * scale, and m * minimum less */
-    QUANTISED_INT8_SCALE /* Q6_K: 16 scales of int8, then float16 d: d * scale */
+    QUANTISED_NESTED, /* from here on with two levels */
+    /* Blocks of GGUF, with float16 d, or d and m, at `factors`: d * scale, and m * minimum less. Scales are from `scales` on. */
+    QUANTISED_FOUR_BITS,       /* Q2_K: 16 bytes, each a scale in the low and a minimum in the high half */
+    QUANTISED_SIX_BITS,        /* Q4_K, Q5_K: 8 scales and 8 minima of 6 bits */
+    QUANTISED_SIGNED_SIX_BITS, /* Q3_K: 16 scales of 6 bits, less 32 */
+    QUANTISED_DIVIDED_SIX_BITS, /* IQ4_XS: 8 scales of 6 bits, less 32: the high bits of all in a word, then the low halves */
+    QUANTISED_INT8_SCALE        /* Q6_K: 16 scales of int8 */
 };
 
 struct quantised {
@@ -53,12 +57,12 @@ struct quantised {
     struct quantised_plane codes, zeros;
     struct { /* ORDER_BLOCKS: a block of GGUF */
         uint32_t columns, bytes;
-        uint32_t
-            codes; /* offset of the codes: bytes, or low 4 bits: `half` elements in the low halves of as many bytes, */
-        uint32_t half; /* then as many in the high halves */
-        uint32_t
-            high; /* codes of 5 or 6 bits, offset of the high bits: 32 elements in the lowest bits of 32 bytes, .. */
-        uint32_t scales; /* QUANTISED_SIX_BITS, QUANTISED_INT8_SCALE: offset of the scales */
+        uint32_t codes; /* offset of the codes' low bits: `half` elements in the lowest bits of as many bytes, */
+        uint32_t low;   /* then as many in the next ones; `low`: bits of each, 2, 4 or 8 */
+        uint32_t half;
+        uint32_t high;            /* offset of the other bits: 32 elements in the lowest bits of 32 bytes, .. */
+        bool high_stream;         /* or those of all elements, one bit each, one after the other */
+        uint32_t factors, scales; /* offsets */
     } block;
     uint64_t code_bytes;  /* of the tensor that has the codes */
     uint32_t zero;        /* of QUANTISED_UNSIGNED where there is no plane of zeros */
@@ -77,7 +81,7 @@ struct quantised {
         uint64_t nested_block;
         float offset;
     } scale;
-    const uint8_t *added;  /* as large as the scales: an element is code * scale + added (gemv_fast); NULL: none */
+    const uint8_t *added;  /* where the scales are, in float16: an element is code * scale + added; NULL: none */
     const uint8_t *groups; /* int32[columns]: the group of each column; NULL: column / block_columns */
     float global;          /* multiplies every scale */
 };

@@ -1,16 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/checkpoint/quantised_module.h"
 
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* Groups of a row with the padding of gemv and gemv_fast: words of 8, as many as a thread block reads. */
+static uint64_t padded_groups(uint64_t groups, uint64_t size)
+{
+    const uint64_t multiple = size >= 128 ? 1 : size >= 64 ? 2 : 4;
+    return quantised_divide_up(quantised_divide_up(groups, 8), multiple) * multiple * 8;
+}
+
 /* Columns of a group: of a scheme with as many groups as there are scales. */
 static uint64_t awq_group(const struct quantised_reading *reading, uint64_t columns, uint64_t groups, bool padded)
 {
     for (int i = 0; i < reading->config->scheme_count; i++) {
         const uint64_t size = reading->config->schemes[i].group_size ? reading->config->schemes[i].group_size : columns;
         const uint64_t needed = quantised_divide_up(columns, size);
-        const bool fits = padded ? groups >= needed && groups % 8 == 0 : groups == needed;
-        if (reading->config->schemes[i].bits == 4 && fits) return size;
+        if (reading->config->schemes[i].bits == 4 && groups == (padded ? padded_groups(needed, size) : needed))
+            return size;
     }
     return 0;
+}
+
+/* For a symmetric scheme: the numbers that are added are -8 times the scales, but for the rounding to float16. */
+static bool check_middle(const struct quantised_reading *reading, const struct quantised *matrix,
+                         const struct quantised *addends, const struct tensor_view *zeros)
+{
+    for (uint64_t i = 0; i < quantised_elements(zeros); i++) {
+        const float expected = -8 * quantised_scale(matrix, i), number = quantised_scale(addends, i);
+        if (fabsf(number - expected) <= fabsf(expected) * 0x1p-10f) continue;
+        char found[64];
+        snprintf(found, sizeof found, "%g at element %" PRIu64, (double)number, i);
+        return quantised_fail(reading, zeros, "-8 times the scales (zero_point is false)", found);
+    }
+    return true;
 }
 
 bool quantised_read_awq(struct quantised_reading *reading, struct quantised *matrix)
@@ -60,7 +85,8 @@ bool quantised_read_awq(struct quantised_reading *reading, struct quantised *mat
         if (!quantised_check_shape(reading, zeros, 1u << DTYPE_F16, groups, rows)) return false;
         const struct quantised addends = {.scale = {.type = QUANTISED_F16, .data = zeros->data}};
         matrix->added = zeros->data;
-        return quantised_check_scales(reading, &addends, zeros, quantised_elements(zeros));
+        return quantised_check_scales(reading, &addends, zeros, quantised_elements(zeros)) &&
+               (!symmetric || reading->config->zeros_decide || check_middle(reading, matrix, &addends, zeros));
     }
     if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, matrix->codes.order, gemm, 4, zeros->shape[1] * 4, 0};

@@ -17,16 +17,24 @@ static bool read_scalar(const struct quantised_reading *reading, const struct te
     return quantised_fail(reading, tensor, "a scale above 0", found);
 }
 
-/* Groups of compressed-tensors must have such codes; integers of fewer bits may lie in bytes. Other methods have one kind. */
-static bool check_kind(const struct quantised_reading *reading, bool is_float, uint32_t bits, bool symmetric)
+/* A scheme of compressed-tensors or ModelOpt must have such codes and, if it has groups, these scales; integers of fewer bits may lie
+ * in bytes. Other methods have one kind. */
+static bool check_kind(const struct quantised_reading *reading, const struct quantised *matrix,
+                       const struct tensor_view *scales, bool symmetric)
 {
     const struct quant_config *config = reading->config;
-    if (config->method != QUANT_COMPRESSED_TENSORS) return true;
+    const struct quant_scheme *likely = NULL; /* but for its groups */
+    const bool is_float = matrix->code != QUANTISED_INT8;
+    const uint32_t bits = matrix->codes.bits;
+    if (config->method != QUANT_COMPRESSED_TENSORS && config->method != QUANT_MODELOPT) return true;
     for (int i = 0; i < config->scheme_count; i++) {
         const struct quant_scheme *scheme = &config->schemes[i];
         if (scheme->is_float != is_float) continue;
-        if (is_float ? scheme->bits == bits : scheme->bits <= bits && scheme->symmetric == symmetric) return true;
+        if (is_float ? scheme->bits != bits : scheme->bits > bits || scheme->symmetric != symmetric) continue;
+        if (quantised_has_group(matrix, scheme)) return true;
+        likely = scheme;
     }
+    if (likely) return quantised_check_group(reading, matrix, scales, likely);
     return quantised_fail(reading, reading->main, "codes of a group of quantization_config",
                           is_float    ? "floats of another size"
                           : symmetric ? "integers without zero points"
@@ -34,6 +42,22 @@ static bool check_kind(const struct quantised_reading *reading, bool is_float, u
 }
 
 /* ---- codes of 8 bits, each element a byte ---- */
+
+/* Columns of a group: those of MX, or of a scheme with as many groups as there are scales. 0: scales have another shape. */
+static uint64_t group_of_scales(const struct quantised_reading *reading, const struct quantised *matrix,
+                                const struct tensor_view *scales)
+{
+    const bool e8m0 = scales->dtype == DTYPE_U8 || scales->dtype == DTYPE_F8_E8M0;
+    if (e8m0 && quantised_has_shape(scales, matrix->rows, quantised_divide_up(matrix->columns, 32))) return 32;
+    for (int i = 0; i < reading->config->scheme_count; i++) {
+        const struct quant_scheme *scheme = &reading->config->schemes[i];
+        if (scheme->is_float == (matrix->code == QUANTISED_E4M3) && scheme->group_size &&
+            matrix->columns % scheme->group_size == 0 &&
+            quantised_has_shape(scales, matrix->rows, matrix->columns / scheme->group_size))
+            return scheme->group_size;
+    }
+    return 0;
+}
 
 bool quantised_read_bytes(struct quantised_reading *reading, struct quantised *matrix)
 {
@@ -57,18 +81,21 @@ bool quantised_read_bytes(struct quantised_reading *reading, struct quantised *m
             return quantised_fail(reading, format, "row by row (0)", "another order");
         matrix->global = 1.0f / 127;
     }
-    const bool e8m0 = scales->dtype == DTYPE_U8 || scales->dtype == DTYPE_F8_E8M0;
-    const bool mx = e8m0 && quantised_has_shape(scales, matrix->rows, quantised_divide_up(matrix->columns, 32));
     if (!quantised_set_scales(reading, matrix, scales,
-                              is_int ? QUANTISED_ANY_FLOAT : QUANTISED_ANY_FLOAT | QUANTISED_ANY_E8M0, mx ? 32 : 0))
+                              is_int ? QUANTISED_ANY_FLOAT : QUANTISED_ANY_FLOAT | QUANTISED_ANY_E8M0,
+                              group_of_scales(reading, matrix, scales)))
         return false;
     zeros = is_int ? quantised_find(reading, ".weight_zero_point") : NULL;
-    if (!check_kind(reading, !is_int, 8, !zeros)) return false;
+    if (!check_kind(reading, matrix, scales, !zeros)) return false;
     if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, ORDER_ROWS, false, 8, matrix->scale.pitch, 0};
-    if (matrix->scale.block_rows != 1 || matrix->scale.pitch != 1)
-        return quantised_fail(reading, zeros, "one zero point a row", "others");
-    return quantised_check_shape(reading, zeros, 1u << DTYPE_I8, matrix->rows, 1);
+    if (quantised_elements(scales) == 1) { /* of all rows */
+        matrix->zeros.pitch = 0;
+        return quantised_check_dtype(reading, zeros, 1u << DTYPE_I8) &&
+               (quantised_elements(zeros) == 1 || quantised_fail(reading, zeros, "one zero point", "others"));
+    }
+    if (matrix->scale.block_rows != 1) return quantised_fail(reading, zeros, "scales of groups or rows", "others");
+    return quantised_check_shape(reading, zeros, 1u << DTYPE_I8, matrix->rows, matrix->scale.pitch);
 }
 
 /* ---- codes of e2m1, two in a byte ---- */
@@ -78,8 +105,7 @@ bool quantised_read_e2m1(struct quantised_reading *reading, struct quantised *ma
     const struct tensor_view *codes = reading->main, *scales = quantised_need(reading, ".weight_scale");
     const struct tensor_view *divisor = quantised_find(reading, ".weight_global_scale"),
                              *factor = quantised_find(reading, ".weight_scale_2");
-    if (!scales || !quantised_check_matrix(reading, codes, 1u << DTYPE_U8) || !check_kind(reading, true, 4, true))
-        return false;
+    if (!scales || !quantised_check_matrix(reading, codes, 1u << DTYPE_U8)) return false;
     *matrix = (struct quantised){.container = divisor || factor ? "nvfp4" : "mxfp4",
                                  .rows = codes->shape[0],
                                  .columns = codes->shape[1] * 2,
@@ -94,7 +120,9 @@ bool quantised_read_e2m1(struct quantised_reading *reading, struct quantised *ma
     if (factor && !read_scalar(reading, factor, &matrix->global)) return false;
     return quantised_check_shape(reading, scales, group == 16 ? 1u << DTYPE_F8_E4M3 : QUANTISED_ANY_E8M0, matrix->rows,
                                  quantised_divide_up(matrix->columns, group)) &&
-           quantised_set_scales(reading, matrix, scales, group == 16 ? 1u << DTYPE_F8_E4M3 : QUANTISED_ANY_E8M0, group);
+           quantised_set_scales(reading, matrix, scales, group == 16 ? 1u << DTYPE_F8_E4M3 : QUANTISED_ANY_E8M0,
+                                group) &&
+           check_kind(reading, matrix, scales, true);
 }
 
 /* gpt-oss: experts one after the other, [experts, rows, groups, 16] bytes. */

@@ -40,7 +40,9 @@ static bool set_gptq_zeros(const struct quantised_reading *reading, struct quant
     if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, ORDER_ROWS, true, bits, zeros->shape[1] * 4, 0};
     /* What symmetric zeros say is known, since versions 1 and 2 are confused in real files. */
-    if (scheme->symmetric) return quantised_drop_zeros(reading, matrix, zeros, zeros->shape[0], true);
+    const bool decide = reading->config->zeros_decide;
+    if (decide ? quantised_has_middle_zeros(matrix, zeros->shape[0]) : scheme->symmetric)
+        return quantised_drop_zeros(reading, matrix, zeros, zeros->shape[0], true);
     if (!reading->config->zeros_less_one) return true;
     if (32 % bits) {
         matrix->zero_add = 1;
@@ -67,7 +69,9 @@ bool quantised_read_gptq(struct quantised_reading *reading, struct quantised *ma
         return quantised_fail(reading, codes,
                               "shapes of qweight, qzeros, scales and g_idx that fit bits and group_size", found);
     }
-    if (!zeros && !scheme->symmetric && !quantised_need(reading, ".qzeros")) return false;
+    if (!zeros && !scheme->symmetric && !reading->config->zeros_decide && !quantised_need(reading, ".qzeros"))
+        return false;
+    if (!groups && scheme->act_order && size < columns && !quantised_need(reading, ".g_idx")) return false;
     *matrix = (struct quantised){.container = "GPTQ",
                                  .rows = codes->shape[1],
                                  .columns = columns,

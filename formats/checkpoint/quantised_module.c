@@ -83,21 +83,38 @@ bool quantised_check_matrix(const struct quantised_reading *reading, const struc
     return quantised_fail(reading, tensor, "a matrix", found);
 }
 
+/* The first zero point that is not the middle of the codes, or, where `or_less`, one less as all others; false: there is none. */
+static bool find_other_zero(const struct quantised *matrix, uint64_t groups, bool or_less, uint64_t *row,
+                            uint64_t *group)
+{
+    const uint32_t middle = 1u << (matrix->zeros.bits - 1), first = quantised_zero(matrix, 0, 0);
+    for (*group = 0; *group < groups; ++*group)
+        for (*row = 0; *row < matrix->rows; ++*row) {
+            const uint32_t zero = quantised_zero(matrix, *row, *group);
+            if (zero != first || (zero != middle && !(or_less && zero == middle - 1))) return true;
+        }
+    return false;
+}
+
+bool quantised_has_middle_zeros(const struct quantised *matrix, uint64_t groups)
+{
+    uint64_t row, group;
+    return !find_other_zero(matrix, groups, true, &row, &group);
+}
+
 bool quantised_drop_zeros(const struct quantised_reading *reading, struct quantised *matrix,
                           const struct tensor_view *tensor, uint64_t groups, bool or_less)
 {
-    const uint32_t middle = 1u << (matrix->zeros.bits - 1), first = quantised_zero(matrix, 0, 0);
-    for (uint64_t g = 0; g < groups; g++)
-        for (uint64_t n = 0; n < matrix->rows; n++) {
-            const uint32_t zero = quantised_zero(matrix, n, g);
-            if (zero == first && (zero == middle || (or_less && zero == middle - 1))) continue;
-            char found[96];
-            snprintf(found, sizeof found, "%" PRIu32 " in group %" PRIu64 " of row %" PRIu64, zero, g, n);
-            return quantised_fail(reading, tensor,
-                                  "equal zero points in the middle (sym is true, or zero_point is false)", found);
-        }
+    uint64_t row, group;
+    if (find_other_zero(matrix, groups, or_less, &row, &group)) {
+        char found[96];
+        snprintf(found, sizeof found, "%" PRIu32 " in group %" PRIu64 " of row %" PRIu64,
+                 quantised_zero(matrix, row, group), group, row);
+        return quantised_fail(reading, tensor, "equal zero points in the middle (sym is true, or zero_point is false)",
+                              found);
+    }
+    matrix->zero = 1u << (matrix->zeros.bits - 1);
     matrix->zeros = (struct quantised_plane){0};
-    matrix->zero = middle;
     return true;
 }
 
@@ -138,17 +155,20 @@ bool quantised_set_scales(const struct quantised_reading *reading, struct quanti
     const uint64_t rows = matrix->rows, columns = matrix->columns, count = quantised_elements(tensor);
     const uint64_t block_rows = config->block_rows ? config->block_rows : QUANTISED_FP8_BLOCK;
     const uint64_t block_columns = config->block_columns ? config->block_columns : QUANTISED_FP8_BLOCK;
+    struct tensor_view flat = *tensor; /* ModelOpt has scales of blocks as [rows, 1, columns, 1] */
+    if (tensor->rank == 4 && tensor->shape[1] == 1 && tensor->shape[3] == 1)
+        flat.rank = 2, flat.shape[1] = tensor->shape[2];
     if (!quantised_set_scale_type(reading, matrix, tensor, dtypes)) return false;
-    if (count == 1 && tensor->rank <= 2) {
+    if (count == 1 && flat.rank <= 2) {
         matrix->scale.block_rows = rows, matrix->scale.block_columns = columns, matrix->scale.pitch = 1;
     } else if (group && quantised_has_shape(tensor, rows, quantised_divide_up(columns, group))) {
         matrix->scale.block_rows = 1, matrix->scale.block_columns = group, matrix->scale.pitch = tensor->shape[1];
     } else if (quantised_has_shape(tensor, rows, 1) || (tensor->rank == 1 && tensor->shape[0] == rows)) {
         matrix->scale.block_rows = 1, matrix->scale.block_columns = columns, matrix->scale.pitch = 1;
-    } else if (!group && quantised_has_shape(tensor, quantised_divide_up(rows, block_rows),
+    } else if (!group && quantised_has_shape(&flat, quantised_divide_up(rows, block_rows),
                                              quantised_divide_up(columns, block_columns))) {
         matrix->scale.block_rows = block_rows, matrix->scale.block_columns = block_columns;
-        matrix->scale.pitch = tensor->shape[1];
+        matrix->scale.pitch = flat.shape[1];
     } else {
         char expected[160], found[160];
         snprintf(expected, sizeof expected,
@@ -162,6 +182,22 @@ bool quantised_set_scales(const struct quantised_reading *reading, struct quanti
 
 /* ---- groups ---- */
 
+bool quantised_has_group(const struct quantised *matrix, const struct quant_scheme *scheme)
+{
+    const uint64_t size = scheme->group_size, found = matrix->scale.block_columns;
+    return !size || found == size || (size >= matrix->columns && found >= matrix->columns);
+}
+
+bool quantised_check_group(const struct quantised_reading *reading, const struct quantised *matrix,
+                           const struct tensor_view *scales, const struct quant_scheme *scheme)
+{
+    char expected[64], found[64];
+    if (quantised_has_group(matrix, scheme)) return true;
+    snprintf(expected, sizeof expected, "scales of groups of %" PRIu64 " columns", scheme->group_size);
+    snprintf(found, sizeof found, "scales of %" PRIu64 " columns", matrix->scale.block_columns);
+    return quantised_fail(reading, scales, expected, found);
+}
+
 /* g_idx: the group of each column. Trivial where column / size is its group; otherwise each group has `size` columns, and the
  * last may have fewer. */
 bool quantised_set_groups(const struct quantised_reading *reading, struct quantised *matrix,
@@ -172,9 +208,12 @@ bool quantised_set_groups(const struct quantised_reading *reading, struct quanti
     quantised_shape_text(tensor, found, sizeof found);
     if (tensor->dtype != DTYPE_I32 || tensor->rank != 1 || tensor->shape[0] != columns)
         return quantised_fail(reading, tensor, "one I32 a column of the weight", found);
-    bool trivial = true;
-    for (uint64_t k = 0; trivial && k < columns; k++) trivial = quantised_word(tensor, k) == k / size;
-    if (trivial) return true;
+    bool trivial = true, unset = true; /* compressed-tensors leaves -1 where columns stay in order */
+    for (uint64_t k = 0; k < columns && (trivial || unset); k++) {
+        trivial &= quantised_word(tensor, k) == k / size;
+        unset &= quantised_word(tensor, k) == UINT32_MAX;
+    }
+    if (trivial || unset) return true;
     uint64_t *members = calloc(groups, sizeof *members);
     if (!members) return status_fail(reading->status, STATUS_MACHINE, "out of memory");
     bool ok = true;

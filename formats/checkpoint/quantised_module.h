@@ -91,6 +91,12 @@ bool quantised_set_scale_type(const struct quantised_reading *reading, struct qu
 bool quantised_set_scales(const struct quantised_reading *reading, struct quantised *matrix,
                           const struct tensor_view *tensor, unsigned dtypes, uint64_t group);
 
+/* Whether matrix->zeros, [rows, groups], are all in the middle of the codes, or all one less. */
+bool quantised_has_middle_zeros(const struct quantised *matrix, uint64_t groups);
+/* Whether scales are of the scheme's groups, if it has some. */
+bool quantised_has_group(const struct quantised *matrix, const struct quant_scheme *scheme);
+bool quantised_check_group(const struct quantised_reading *reading, const struct quantised *matrix,
+                           const struct tensor_view *scales, const struct quant_scheme *scheme);
 /* For a symmetric scheme whose file has zero points nevertheless: checks that matrix->zeros, [rows, groups], are all in the middle of the
  * codes, or all one less where `or_less`, and sets matrix->zero instead of them. */
 bool quantised_drop_zeros(const struct quantised_reading *reading, struct quantised *matrix,

@@ -58,7 +58,11 @@ bool quantised_read_packed(struct quantised_reading *reading, struct quantised *
     uint64_t group = scheme->group_size; /* 0: as the scales have it */
     if (!group && scales->rank == 2 && scales->shape[1] > 1 && sides[1] % scales->shape[1] == 0)
         group = sides[1] / scales->shape[1];
-    if (!quantised_set_scales(reading, matrix, scales, QUANTISED_ANY_FLOAT, group)) return false;
+    if (!quantised_set_scales(reading, matrix, scales, QUANTISED_ANY_FLOAT, group) ||
+        !quantised_check_group(reading, matrix, scales, scheme))
+        return false;
+    if (!groups && scheme->act_order && group && group < sides[1] && !quantised_need(reading, ".weight_g_idx"))
+        return false;
     if (zeros && scheme->symmetric) return quantised_fail(reading, zeros, "no zero points (symmetric is true)", "some");
     if (!zeros && !scheme->symmetric && !quantised_need(reading, ".weight_zero_point")) return false;
     if (zeros) {

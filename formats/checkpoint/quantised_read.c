@@ -89,6 +89,26 @@ static uint32_t six_bits(const uint8_t *scales, uint64_t i, bool minimum)
     return ((uint32_t)scales[i + 4] >> (minimum ? 4 : 0) & 15) | (uint32_t)first[i - 4] >> 6 << 4;
 }
 
+/* Scale number `place` of a block of GGUF. */
+static int32_t block_scale(enum quantised_scale type, const uint8_t *scales, uint64_t place)
+{
+    switch (type) {
+    case QUANTISED_FOUR_BITS: return scales[place] & 15;
+    case QUANTISED_SIX_BITS: return (int32_t)six_bits(scales, place, false);
+    case QUANTISED_SIGNED_SIX_BITS: {
+        const int32_t low = scales[place % 8] >> (place / 8 * 4) & 15,
+                      high = scales[8 + place % 4] >> (place / 4 * 2) & 3;
+        return (low | high << 4) - 32;
+    }
+    case QUANTISED_DIVIDED_SIX_BITS: {
+        const int32_t low = scales[2 + place / 2] >> (place % 2 * 4) & 15,
+                      high = scales[place / 4] >> (place % 4 * 2) & 3;
+        return (low | high << 4) - 32;
+    }
+    default: return (int8_t)scales[place];
+    }
+}
+
 /* The block of scale number `index`, whose place among the block's becomes *place. */
 static const uint8_t *block_of_scale(const struct quantised *matrix, uint64_t index, uint64_t *place)
 {
@@ -112,25 +132,24 @@ float quantised_scale(const struct quantised *matrix, uint64_t index)
         return float_at(matrix->scale.nested_table, data[index]) *
                    float_at(matrix->scale.nested, index / matrix->scale.nested_block) +
                matrix->scale.offset;
-    case QUANTISED_SIX_BITS:
-        block = block_of_scale(matrix, index, &place);
-        return half_at(block, 0, false) * (float)six_bits(block + matrix->block.scales, place, false);
-    case QUANTISED_INT8_SCALE:
-        block = block_of_scale(matrix, index, &place);
-        return half_at(block + matrix->block.scales + 16, 0, false) *
-               (float)(int8_t)block[matrix->block.scales + place];
+    default: break;
     }
-    return NAN;
+    block = block_of_scale(matrix, index, &place);
+    return half_at(block + matrix->block.factors, 0, false) *
+           (float)block_scale(matrix->scale.type, block + matrix->block.scales, place);
 }
 
 /* The number that is added to elements with scale number `index`. */
 static float added_at(const struct quantised *matrix, uint64_t index)
 {
+    if (matrix->added && matrix->scale.step) return half_at(matrix->added + index * matrix->scale.step, 0, false);
     if (matrix->added) return half_at(matrix->added, index, false);
-    if (matrix->scale.type != QUANTISED_SIX_BITS) return 0;
+    const bool four = matrix->scale.type == QUANTISED_FOUR_BITS;
+    if (!four && matrix->scale.type != QUANTISED_SIX_BITS) return 0;
     uint64_t place;
-    const uint8_t *block = block_of_scale(matrix, index, &place);
-    return -(half_at(block, 1, false) * (float)six_bits(block + matrix->block.scales, place, true));
+    const uint8_t *block = block_of_scale(matrix, index, &place), *scales = block + matrix->block.scales;
+    const uint32_t minimum = four ? scales[place] >> 4 : six_bits(scales, place, true);
+    return -(half_at(block + matrix->block.factors, 1, false) * (float)minimum);
 }
 
 static uint64_t group_of(const struct quantised *matrix, uint64_t column)
@@ -164,26 +183,34 @@ struct quantised_group quantised_group_at(const struct quantised *matrix, uint64
 static void read_block_codes(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count,
                              uint8_t *codes)
 {
-    const uint32_t bits = matrix->codes.bits, half = matrix->block.half, columns = matrix->block.columns;
-    const uint32_t more = bits > 4 ? bits - 4 : 1, turn = 8 / more * 32; /* elements whose high bits 32 bytes hold */
-    const uint32_t longest = bits == 8 ? columns : bits > 4 ? 32 : half; /* half is a multiple of 32 with high bits */
+    const uint32_t columns = matrix->block.columns, half = matrix->block.half, low_bits = matrix->block.low;
+    const uint32_t more = matrix->codes.bits - low_bits, each = 8 / low_bits;
+    const bool stream = matrix->block.high_stream;
+    const uint32_t turn = more ? 8 / more * 32 : 0; /* elements whose high bits 32 bytes hold */
+    /* half is a multiple of 32 where 32 bytes hold high bits */
+    const uint32_t longest = each == 1 ? columns : more && !stream ? 32 : half;
     const uint8_t *line = matrix->codes.data + row * matrix->codes.pitch;
     for (uint64_t i = 0, run; i < count; i += run) {
         const uint64_t column = first_column + i;
         const uint32_t place = (uint32_t)(column % columns);
         const uint8_t *block = line + column / columns * matrix->block.bytes, *low = block + matrix->block.codes;
         run = longest - place % longest < count - i ? longest - place % longest : count - i;
-        if (bits == 8) {
+        if (each == 1) {
             memcpy(codes + i, low + place, run);
             continue;
         }
-        low += place / (2 * half) * half + place % half;
-        const uint32_t shift = place / half % 2 * 4;
-        for (uint64_t j = 0; j < run; j++) codes[i + j] = (uint8_t)(low[j] >> shift & 15);
-        if (bits == 4) continue;
-        const uint8_t *high = block + matrix->block.high + place / turn * 32 + place % 32;
+        low += place / (each * half) * half + place % half;
+        const uint32_t shift = place / half % each * low_bits, low_mask = (1u << low_bits) - 1;
+        for (uint64_t j = 0; j < run; j++) codes[i + j] = (uint8_t)(low[j] >> shift & low_mask);
+        if (!more) continue;
+        const uint8_t *high = block + matrix->block.high;
+        if (stream) {
+            for (uint64_t j = 0; j < run; j++) codes[i + j] |= (uint8_t)(stream_at(high, place + j, 1) << low_bits);
+            continue;
+        }
+        high += place / turn * 32 + place % 32;
         const uint32_t high_shift = place % turn / 32 * more, mask = (1u << more) - 1;
-        for (uint64_t j = 0; j < run; j++) codes[i + j] |= (uint8_t)((high[j] >> high_shift & mask) << 4);
+        for (uint64_t j = 0; j < run; j++) codes[i + j] |= (uint8_t)((high[j] >> high_shift & mask) << low_bits);
     }
 }
 

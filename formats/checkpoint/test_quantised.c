@@ -258,7 +258,8 @@ static void add_tensors(struct encoder *e, struct test_module *module)
     const uint32_t bits = e->what->bits, flags = e->what->flags;
     const uint64_t group = e->what->group, block_rows = e->what->block_rows;
     const bool symmetric = flags & TEST_SYMMETRIC;
-    const struct quant_scheme integers = {false, bits, group, symmetric}, floats = {true, bits, group, true};
+    const struct quant_scheme integers = {false, bits, group, symmetric, flags & TEST_ACT_ORDER},
+                              floats = {true, bits, group, true, false};
     switch (e->what->container) {
     case TEST_GPTQ:
         set_config(config, QUANT_GPTQ, "gptq", integers);
@@ -284,15 +285,16 @@ static void add_tensors(struct encoder *e, struct test_module *module)
         e->kind = SIGNED_BYTE;
         add_bytes(e, "weight", DTYPE_I8, "weight_scale");
         if (!symmetric) {
-            e->zeros = (struct plane){.line_bytes = 1, .word_bytes = 4};
-            e->zeros.data = tensor(e, "weight_zero_point", DTYPE_I8, 2, e->what->rows, 1);
+            e->zeros = (struct plane){.line_bytes = e->groups, .word_bytes = 4};
+            e->zeros.data =
+                tensor(e, "weight_zero_point", DTYPE_I8, flags & TEST_TENSOR ? 1 : 2, e->row_groups, e->groups);
         }
         tensor(e, "input_scale", DTYPE_F32, 1, 1, 0), tensor(e, "input_zero_point", DTYPE_I8, 1, 1, 0);
         break;
     case TEST_CT_FLOAT8:
     case TEST_CT_MXFP8:
         set_config(config, QUANT_COMPRESSED_TENSORS, "compressed-tensors",
-                   (struct quant_scheme){true, 8, block_rows ? 0 : group, true});
+                   (struct quant_scheme){true, 8, block_rows ? 0 : group, true, false});
         if (block_rows) config->block_rows = block_rows, config->block_columns = group;
         e->kind = E4M3;
         add_bytes(e, "weight", DTYPE_F8_E4M3, "weight_scale");
@@ -316,7 +318,7 @@ static void add_tensors(struct encoder *e, struct test_module *module)
     case TEST_MODELOPT_FP8:
         set_config(config, e->what->container == TEST_MODELOPT_FP8 ? QUANT_MODELOPT : QUANT_FP8,
                    e->what->container == TEST_MODELOPT_FP8 ? "modelopt" : "fp8",
-                   (struct quant_scheme){true, 8, 0, true});
+                   (struct quant_scheme){true, 8, 0, true, false});
         if (group) config->block_rows = block_rows ? block_rows : 1, config->block_columns = group;
         e->kind = E4M3;
         add_bytes(e, "weight", DTYPE_F8_E4M3,
@@ -332,12 +334,12 @@ static void add_tensors(struct encoder *e, struct test_module *module)
         module->ulps = 1;
         break;
     case TEST_BNB_4BIT:
-        set_config(config, QUANT_BITSANDBYTES, "bitsandbytes", (struct quant_scheme){true, 4, 0, true});
+        set_config(config, QUANT_BITSANDBYTES, "bitsandbytes", (struct quant_scheme){true, 4, 0, true, false});
         e->kind = TABLE;
         add_4bit(e);
         break;
     case TEST_BNB_INT8:
-        set_config(config, QUANT_BITSANDBYTES, "bitsandbytes", (struct quant_scheme){false, 8, 0, true});
+        set_config(config, QUANT_BITSANDBYTES, "bitsandbytes", (struct quant_scheme){false, 8, 0, true, false});
         e->kind = SIGNED_BYTE;
         e->factor = 1 / 127.0;
         add_bytes(e, "weight", DTYPE_I8, "SCB");

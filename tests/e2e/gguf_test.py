@@ -50,11 +50,12 @@ class Gguf(ReferenceTest):
         count = sum(self.compare(model, kind) for model in (MODELS[:1] if SANITIZED else MODELS)
                     for kind in ("F16", "Q8_0", "Q4_0"))
         count += self.compare("qwen3", "F32") + self.compare("llama3", "BF16", version=2)
+        count += self.compare("mixtral", "Q8_0") + self.compare("qwen3_moe", "F16")
         tally("tokens of GGUF files", count)
 
     def test_ranks(self):
         tally("tokens of GGUF files on two ranks",
-              sum(self.compare("llama3", kind, "--gpus", "2") for kind in ("F16", "Q4_0")))
+              sum(self.compare("llama3", kind, "--gpus", "2") for kind in ("F16", "Q4_0")) + self.compare("mixtral", "Q8_0", "--gpus", "2"))
 
     def test_codes_are_kept(self):
         for kind, encoding in KINDS.items():

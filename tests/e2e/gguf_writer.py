@@ -8,12 +8,16 @@ import math
 import os
 import struct
 
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30, "MXFP4": 39}
+TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
+         "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
 GLOBALS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYERS = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
           "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
           "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-          "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+          "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
+EXPERTS = {"w1": "ffn_gate_exps", "w2": "ffn_down_exps", "w3": "ffn_up_exps",
+           "gate_proj": "ffn_gate_exps", "down_proj": "ffn_down_exps", "up_proj": "ffn_up_exps"}
+ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
 
 
 # ---- safetensors ----
@@ -80,6 +84,77 @@ def _nearest(value, least, most):
     return max(least, min(most, round(value)))
 
 
+def _halves(codes):
+    """32 codes of 4 bits: those of the first half in the low halves of bytes."""
+    return bytes(codes[i] | codes[i + 16] << 4 for i in range(16))
+
+
+def _encode_small(block, bits, minimum):
+    """Q4_1, Q5_0, Q5_1: 32 codes with a scale and, if they have one, a minimum."""
+    most = (1 << bits) - 1
+    least = min(0.0, *block) if minimum else -max(map(abs, block))
+    packed, scale = _half((max(0.0, *block) - least) / most if minimum else -least / (1 << bits - 1))
+    packed_m, m = _half(least) if minimum else (b"", -scale * (1 << bits - 1))
+    codes = [_nearest((value - m) / scale, 0, most) if scale else 0 for value in block]
+    high = sum(code >> 4 << i for i, code in enumerate(codes)).to_bytes(4, "little") if bits == 5 else b""
+    return packed + packed_m + high + _halves([code & 15 for code in codes]), [code * scale + m for code in codes]
+
+
+NON_LINEAR = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+
+
+def _non_linear(part, scale):
+    return [min(range(16), key=lambda code: abs(NON_LINEAR[code] * scale - value)) for value in part]
+
+
+def _encode_iq4_nl(block):
+    packed, scale = _half(max(map(abs, block)) / 127)
+    codes = _non_linear(block, scale)
+    return packed + _halves(codes), [NON_LINEAR[code] * scale for code in codes]
+
+
+def _encode_iq4_xs(block):
+    """8 parts, each with a scale of 6 bits less 32, here positive."""
+    largest = [max(map(abs, block[i:i + 32])) / 127 for i in range(0, 256, 32)]
+    packed, d = _half(max(largest) / 31)
+    scales = [_nearest(each / d, 0, 31) if d else 0 for each in largest]
+    codes = [_non_linear(block[32 * j:32 * j + 32], d * scales[j]) for j in range(8)]
+    high = sum((scale + 32 >> 4) << 2 * j for j, scale in enumerate(scales)).to_bytes(2, "little")
+    low = bytes((scales[j] & 15) | (scales[j + 1] & 15) << 4 for j in range(0, 8, 2))
+    return packed + high + low + b"".join(map(_halves, codes)), [d * scales[j] * NON_LINEAR[code] for j in range(8) for code in codes[j]]
+
+
+def _pairs(codes):
+    """256 codes of 2 bits: element i + 32 k of each half at bit 2 k of byte i."""
+    return bytes(sum(codes[h + i + 32 * k] << 2 * k for k in range(4)) for h in (0, 128) for i in range(32))
+
+
+def _encode_q2_k(block):
+    """16 parts, each with a scale and a minimum of 4 bits."""
+    parts = [block[i:i + 16] for i in range(0, 256, 16)]
+    minima = [-min(0.0, *part) for part in parts]
+    steps = [(max(0.0, *part) + least) / 3 for part, least in zip(parts, minima)]
+    (packed_d, d), (packed_m, m) = _half(max(steps) / 15), _half(max(minima) / 15)
+    scales = [_nearest(step / d, 0, 15) if d else 0 for step in steps]
+    minima = [_nearest(least / m, 0, 15) if m else 0 for least in minima]
+    codes = [_nearest((value + m * minima[i // 16]) / (d * scales[i // 16]), 0, 3) if d * scales[i // 16] else 0 for i, value in enumerate(block)]
+    return (bytes(scale | least << 4 for scale, least in zip(scales, minima)) + _pairs(codes) + packed_d + packed_m,
+            [d * scales[i // 16] * code - m * minima[i // 16] for i, code in enumerate(codes)])
+
+
+def _encode_q3_k(block):
+    """16 parts, each with a scale of 6 bits less 32, here positive; bit i // 32 of byte i % 32 is the highest of a code."""
+    largest = [max(map(abs, block[i:i + 16])) / 4 for i in range(0, 256, 16)]
+    packed, d = _half(max(largest) / 31)
+    scales = [_nearest(each / d, 0, 31) if d else 0 for each in largest]
+    codes = [_nearest(value / (d * scales[i // 16]), -4, 3) + 4 if d * scales[i // 16] else 4 for i, value in enumerate(block)]
+    stored = [scale + 32 for scale in scales]
+    high = bytes(sum((codes[i + 32 * k] >> 2) << k for k in range(8)) for i in range(32))
+    low = bytes(stored[i] & 15 | (stored[i + 8] & 15) << 4 for i in range(8)) + bytes(
+        sum((stored[i + 4 * k] >> 4) << 2 * k for k in range(4)) for i in range(4))
+    return high + _pairs([code & 3 for code in codes]) + low + packed, [d * scales[i // 16] * (code - 4) for i, code in enumerate(codes)]
+
+
 def _encode_k(block, bits):
     """Q4_K, Q5_K: eight parts, each with a scale and a minimum of 6 bits."""
     parts = [block[i:i + 32] for i in range(0, 256, 32)]
@@ -125,7 +200,10 @@ def _encode_mxfp4(block):
 
 
 BLOCKS = {"Q8_0": (32, _encode_q8_0), "Q4_0": (32, _encode_q4_0), "Q4_K": (256, lambda block: _encode_k(block, 4)),
-          "Q5_K": (256, lambda block: _encode_k(block, 5)), "Q6_K": (256, _encode_q6_k), "MXFP4": (32, _encode_mxfp4)}
+          "Q5_K": (256, lambda block: _encode_k(block, 5)), "Q6_K": (256, _encode_q6_k), "MXFP4": (32, _encode_mxfp4),
+          "Q4_1": (32, lambda block: _encode_small(block, 4, True)), "Q5_0": (32, lambda block: _encode_small(block, 5, False)),
+          "Q5_1": (32, lambda block: _encode_small(block, 5, True)), "Q2_K": (256, _encode_q2_k), "Q3_K": (256, _encode_q3_k),
+          "IQ4_NL": (32, _encode_iq4_nl), "IQ4_XS": (256, _encode_iq4_xs)}
 
 
 def encode(kind, values):
@@ -211,7 +289,8 @@ def interleave(values, rows, heads):
 
 
 def metadata(config):
-    kind, rope = config["model_type"], config["rope_parameters"]
+    kind, rope = ARCHITECTURES.get(config["model_type"], config["model_type"]), config["rope_parameters"]
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     keys = {"general.architecture": kind, "general.name": "test", "general.file_type": 1,
             kind + ".context_length": config["max_position_embeddings"],
             kind + ".embedding_length": config["hidden_size"],
@@ -225,10 +304,13 @@ def metadata(config):
             "tokenizer.ggml.bos_token_id": config["bos_token_id"],
             "tokenizer.ggml.eos_token_id": config["eos_token_id"]}
     if "head_dim" in config:
-        keys.update({kind + ".attention.key_length": config["head_dim"],
-                     kind + ".attention.value_length": config["head_dim"]})
+        keys.update({kind + ".attention.key_length": head, kind + ".attention.value_length": head})
     if kind == "llama":
-        keys.update({"llama.vocab_size": config["vocab_size"], "llama.rope.dimension_count": config["head_dim"]})
+        keys.update({"llama.vocab_size": config["vocab_size"], "llama.rope.dimension_count": head})
+    if "num_local_experts" in config:
+        keys.update({kind + ".expert_count": config["num_local_experts"], kind + ".expert_used_count": config["num_experts_per_tok"]})
+    if "moe_intermediate_size" in config:
+        keys[kind + ".expert_feed_forward_length"] = config["moe_intermediate_size"]
     return keys
 
 
@@ -303,14 +385,21 @@ def convert(source, kind, target, folder, version=3, more_keys=None):
     with open(os.path.join(source, "config.json"), "rb") as file:
         config = json.load(file)
     os.makedirs(folder)
-    tensors, plain = {}, {}
+    tensors, plain, experts = {}, {}, {}
     for name, (shape, values) in read_checkpoint(source).items():
-        data, floats = encode(kind if len(shape) == 2 else "F32", values)
+        type_ = kind if len(shape) == 2 and not name.endswith(".gate.weight") else "F32"
+        data, floats = encode(type_, values)
         plain[name] = (shape, floats)
-        if config["model_type"] == "llama" and (".q_proj" in name or ".k_proj" in name):
+        if ".experts." in name:
+            _, _, layer, _, _, expert, part, _ = name.split(".")
+            experts.setdefault("blk.%s.%s.weight" % (layer, EXPERTS[part]), {})[int(expert)] = (shape, data)
+            continue
+        if config["model_type"] in ("llama", "mixtral") and (".q_proj" in name or ".k_proj" in name):
             heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
-            data, _ = encode(kind if len(shape) == 2 else "F32", interleave(values, shape[0], heads))
-        tensors[gguf_name(name)] = (kind if len(shape) == 2 else "F32", shape, data)
+            data, _ = encode(type_, interleave(values, shape[0], heads))
+        tensors[gguf_name(name)] = (type_, shape, data)
+    for name, parts in experts.items():
+        tensors[name] = (kind, [len(parts), *parts[0][0]], b"".join(parts[expert][1] for expert in sorted(parts)))
     if config["rope_parameters"]["rope_type"] == "llama3":
         divisors = rope_divisors(config)
         tensors["rope_freqs.weight"] = ("F32", [len(divisors)], divisors.tobytes())

@@ -69,13 +69,18 @@ def packed(bits, size, sym, packing=writer.dense, kind="BF16"):
     return tensors_of("pack-quantized", weights, writer.packed, bits, size, sym, packing, kind)
 
 
-def signed(sym, kind="BF16"):
-    weights = {"num_bits": 8, "type": "int", "symmetric": sym, "strategy": "channel"}
-    return tensors_of("int-quantized", weights, writer.signed_bytes, sym, kind)
+def signed(sym, kind="BF16", size=0):
+    weights = {"num_bits": 8, "type": "int", "symmetric": sym, "strategy": "group" if size else "channel", "group_size": size or None}
+    return tensors_of("int-quantized", weights, writer.signed_bytes, sym, kind, size)
 
 
 def e4m3(config, *arguments):
     return config, writer.e4m3, arguments
+
+
+def fp8_groups(size):
+    weights = {"num_bits": 8, "type": "float", "strategy": "group", "group_size": size}
+    return tensors_of("float-quantized", weights, writer.e4m3, (1, size), "BF16", "weight_scale")
 
 
 def fp8(size=None, **more):
@@ -83,6 +88,10 @@ def fp8(size=None, **more):
 
 
 MX = (1, 32), "E8M0"
+ATTENTION = ["self_attn.%s_proj" % module for module in "qkvo"]
+MIXED = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": ["lm_head"], "quantized_layers": {
+    **{LAYER + module: {"quant_algo": "FP8"} for module in ATTENTION},
+    **{LAYER + "mlp.%s_proj" % module: {"quant_algo": "NVFP4", "group_size": 16} for module in ("gate", "up", "down")}}}
 # name -> ((quantization_config, encoder, its arguments), the encoding of the engine's matrices as a pattern, or why it does not keep the codes)
 KINDS = {
     "gptq 2 bits": (gptq(2, 64, True, 2), "int4_g64"),
@@ -99,6 +108,9 @@ KINDS = {
     "awq gemv_fast with exact products": (awq("gemv_fast", 64, writer.awq_gemv_fast, "qzeros", True), "int4_g64_zeros"),
     "llm-awq": (awq("gemm", 32, writer.awq_gemv_fast, "scaled_zeros", backend="llm-awq"), "with zero points between codes"),
     "auto-round gptq": (auto_round("auto_gptq", 4, 64, True, writer.gptq, 4, 64, True, 1), "int4_g64"),
+    "gptq with zeros in some modules": (gptq(4, 64, True, 1, dynamic={".*mlp.*": {"sym": False}})[:1] + (
+        writer.by_module, ("mlp", ((writer.gptq, 4, 64, False, 1), (writer.gptq, 4, 64, True, 1)))), "int4_g64*"),
+    "auto-round gptqmodel": (auto_round("gptqmodel", 4, 64, False, writer.gptq, 4, 64, False, 2), "int4_g64_zeros"),
     "auto-round gptq 2 bits": (auto_round("auto_gptq", 2, 32, False, writer.gptq, 2, 32, False, 1), "int4_g32_zeros"),
     "auto-round awq": (auto_round("auto_awq", 4, 32, False, writer.awq_gemm, 32), "int4_g32_zeros"),
     "auto-round awq, symmetric": (auto_round("auto_awq", 4, 64, True, writer.awq_gemm, 64, True), "int4_g64"),
@@ -120,6 +132,10 @@ KINDS = {
     "packed 8 bits with zeros": (packed(8, 32, False), "int8_g32_zeros"),
     "int8": (signed(True, "F32"), "int8_channel"),
     "int8 with zeros": (signed(False), "int8_g*_zeros"),
+    "int8 in groups": (signed(True, "BF16", 64), "int8_g64"),
+    "int8 in groups with zeros": (signed(False, "BF16", 32), "int8_g32_zeros"),
+    "fp8 in groups of 128": (fp8_groups(128), "e4m3_block128"),
+    "fp8 in groups of 64": (fp8_groups(64), "with blocks that no encoding has"),
     "mxfp8": (e4m3({"quant_method": "mxfp8", "activation_scheme": "dynamic", "weight_block_size": [1, 32]}, *MX, "weight_scale_inv"), "mxfp8"),
     "mxfp8 of compressed-tensors": (tensors_of("mxfp8-quantized", {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32},
                                                writer.e4m3, *MX, "weight_scale"), "mxfp8"),
@@ -132,6 +148,10 @@ KINDS = {
     "fbgemm_fp8": (e4m3({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (1, 0), "F32", "weight_scale"), "e4m3_channel"),
     "ModelOpt FP8": (e4m3({"quant_method": "modelopt", "quant_algo": "FP8"}, (0, 0), "F32", "weight_scale", []), "e4m3_channel"),
     "ModelOpt FP8 in blocks": (e4m3({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, (128, 128), "F32", "weight_scale"), "e4m3_block128"),
+    "auto-round mxfp8": (e4m3({"quant_method": "auto-round", "bits": 8, "group_size": 32, "sym": True, "data_type": "mx_fp",
+                               "packing_format": "auto_round:llm_compressor"}, *MX, "weight_scale"), "mxfp8"),
+    "ModelOpt NVFP4": (({"quant_method": "modelopt", "quant_algo": "NVFP4"}, writer.nvfp4, ()), "nvfp4"),
+    "ModelOpt mixed precision": ((MIXED, writer.by_module, ("mlp", ((writer.nvfp4,), (writer.e4m3, (0, 0), "F32", "weight_scale", [])))), "[en]*"),
     "bitsandbytes int8": (({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, writer.bitsandbytes_8, ()),
                           "int8_channel"),
 }
@@ -152,7 +172,8 @@ K_QUANTS = "with two levels of scales"
 def write_models(folder, kind):
     """Folders of the quantised checkpoint and of one with its numbers."""
     method, encode, arguments = KINDS[kind][0]
-    width = 256 if 128 in arguments or (128, 128) in arguments else 128  # two ranks have whole groups
+    sizes = [size for argument in arguments for size in (argument if isinstance(argument, tuple) else (argument,))]
+    width = 256 if 128 in sizes else 128  # two ranks have whole groups
     quantised, plain = writer.encode_layers(model(width), encode, arguments)
     return (write_model(os.path.join(folder, "codes"), width, quantised, quantization_config=method),
             write_model(os.path.join(folder, "plain"), width, plain))
@@ -187,7 +208,9 @@ class Kinds(ReferenceTest):
         tally("kinds of quantised checkpoints", len(kinds))
 
     def test_gguf(self):
-        kinds = {"Q4_K": K_QUANTS, "Q5_K": K_QUANTS, "Q6_K": K_QUANTS, "MXFP4": "mxfp4"}
+        kinds = {"Q4_1": "with zero points between codes", "Q5_0": "int8_g32", "Q5_1": "with zero points between codes", "Q2_K": K_QUANTS,
+                 "Q3_K": K_QUANTS, "Q4_K": K_QUANTS, "Q5_K": K_QUANTS, "Q6_K": K_QUANTS, "IQ4_NL": "int8_g32", "IQ4_XS": K_QUANTS,
+                 "MXFP4": "mxfp4"}
         with scratch() as folder:
             source = write_model(os.path.join(folder, "source"), 256, model(256))
             for kind, encoding in list(kinds.items())[::3 if SANITIZED else 1]:

@@ -63,25 +63,36 @@ class Quantised(ReferenceTest):
                     self.assertEqual(manifest["model"]["weight_dtype"], ENCODINGS[name])
 
     def test_divided_groups(self):
-        """Codes that ranks cannot share are decoded where a type is asked for, and else refused by name."""
-        cases = [(folder_of(name), "cpu", "model.layers.0.mlp." + tensor, words) for name, tensor, words in
+        """Codes that ranks cannot share are decoded for a processor, and for a GPU where a type is asked for; it refuses them by name."""
+        cases = [(folder_of(name), "model.layers.0.mlp." + tensor, words) for name, tensor, words in
                  (("fp8-block", "down_proj.weight", "(e4m3_block128) with one scale for 128 columns, and each GPU would have 64 "),
                   ("moe-awq-w4-g32", "experts.0.down_proj.weight",
                    "(int4_g32_zeros) with one scale for 32 columns, and each GPU would have 16 "))]
         if os.path.exists(shared("configs", "gpt-oss-20b")):
-            cases.append((shared("configs", "gpt-oss-20b"), "cuda", "model.layers.0.mlp.experts.down_proj",
+            cases.append((shared("configs", "gpt-oss-20b"), "model.layers.0.mlp.experts.down_proj",
                           "(mxfp4) with one scale for 32 columns, and each GPU would have 720 "))
-        for model, target, tensor, words in cases:
+        for model, tensor, words in cases:
             with self.subTest(model), scratch() as folder:
-                command = [ENGBUILD, "--model", model, "--target", target, "--tune", "off", "--gpus", "4", "--dry-run",
-                           "-o", os.path.join(folder, "m.eng"), *(["--gpu", "h200"] if target == "cuda" else [])]
+                command = [ENGBUILD, "--model", model, "--target", "cuda", "--gpu", "h200", "--tune", "off", "--gpus", "4", "--dry-run",
+                           "-o", os.path.join(folder, "m.eng")]
                 result = run(command)
                 self.assertEqual(result.rc, 1, result.stderr)
                 self.assertIn("--gpus 4: tensor '%s' has codes %scolumns; expected whole groups" % (tensor, words), result.stderr)
                 self.assertEqual(result.stderr.count("\n"), 1)
                 self.assertIn("weights are dequantised", output(command + ["--dtype", "bf16"]))
-                if target == "cuda":
+                if "gpt-oss" in model:
                     self.assertIn("weights mxfp4,", output(["2" if word == "4" else word for word in command]))
+        for name in "fp8-block", "moe-awq-w4-g32":
+            engine = build_engine(folder_of(name), "--gpus", "4")
+            with self.subTest(name), scratch() as folder:
+                report = output([ENGBUILD, "--model", folder_of(name), "--target", "cpu", "--tune", "off", "--gpus", "4", "-o",
+                                 os.path.join(folder, "m.eng")])
+                self.assertIn("\n           2 matrices whose groups would be divided are dequantised\n", report)
+                self.assertEqual(output_json([ENGINFO, engine, "--json"])["matrices"]["F32"]["tensors"], 2)
+                for prompt, expected, greedy, gaps in recorded_cases(folder_of(name)):
+                    self.check_greedy(engine, prompt, greedy, gaps)
+                    _, (found,) = self.logits(engine, prompt)
+                    self.check_logits(found, expected[-1], LOGIT_TOLERANCE, name)
         for dtype in ("bf16", "int8"):  # int8 is compared with the model whose codes are decoded
             build_engine(folder_of("fp8-block"), "--gpus", "4", "--dtype", dtype)
 

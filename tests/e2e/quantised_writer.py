@@ -176,13 +176,13 @@ def packed(name, values, shape, bits, size, symmetric, packing=dense, kind="BF16
     return tensors, q.numbers
 
 
-def signed_bytes(name, values, shape, symmetric, kind="BF16"):
-    """Codes of int8, one scale a row."""
-    q = Integers(values, shape, 0, 8, symmetric, kind)
+def signed_bytes(name, values, shape, symmetric, kind="BF16", size=0):
+    """Codes of int8, one scale a row or group."""
+    q = Integers(values, shape, size, 8, symmetric, kind)
     tensors = {name + ".weight": (shape, bytes(code ^ 128 for line in q.codes for code in line), "I8"),
                name + ".weight_scale": floats(kind, q.scales)}
     if not symmetric:
-        tensors[name + ".weight_zero_point"] = ([q.rows, 1], bytes(line[0] ^ 128 for line in q.zeros), "I8")
+        tensors[name + ".weight_zero_point"] = ([q.rows, len(q.zeros[0])], bytes(zero ^ 128 for line in q.zeros for zero in line), "I8")
     return tensors, q.numbers
 
 
@@ -209,6 +209,35 @@ def e4m3(name, values, shape, block, kind, scales, scalar=None, dtype=None):
     extent, data, stored = floats(kind, plane)
     return {name + ".weight": (shape, bytes(codes), "F8_E4M3"),
             "%s.%s" % (name, scales): (extent if scalar is None else scalar, data, dtype or stored)}, numbers
+
+
+# ---- ModelOpt ----
+
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def nvfp4(name, values, shape):
+    rows, columns = shape
+    factor = rounded("F32", max(map(abs, values)) / (6 * 448))
+    codes, scales, numbers = bytearray(rows * columns // 2), bytearray(), array.array("f", values)
+    for begin in range(0, rows * columns, 16):
+        largest = max(map(abs, values[begin:begin + 16]))
+        scale = max(1, bisect.bisect(E4M3_MIDDLES, largest / (6 * factor)))
+        scales.append(scale)
+        for i in range(begin, begin + 16):
+            code = min(range(8), key=lambda code: abs(E2M1[code] * E4M3[scale] * factor - abs(values[i])))
+            codes[i // 2] |= (code | (values[i] < 0) << 3) << i % 2 * 4
+            numbers[i] = math.copysign(E2M1[code] * E4M3[scale] * factor, values[i])
+    return {name + ".weight": ([rows, columns // 2], bytes(codes), "U8"),
+            name + ".weight_scale": ([rows, columns // 16], bytes(scales), "F8_E4M3"),
+            name + ".weight_scale_2": ([], bytes_of("F32", [factor]), "F32"),
+            name + ".input_scale": ([], bytes_of("F32", [0.5]), "F32")}, numbers
+
+
+def by_module(name, values, shape, part, encoders):
+    """The first of two (encoder, its arguments) for modules that `part` is part of the name of."""
+    encode, *arguments = encoders[0 if part in name else 1]
+    return encode(name, values, shape, *arguments)
 
 
 # ---- bitsandbytes ----

@@ -68,7 +68,7 @@ static void try_model(struct gguf *file)
     struct quantised_tensors tensors;
     if (!gguf_read_config(file, &config, arch_read_config, &status)) require_refusal(&status);
     status_clear(&status);
-    if (!gguf_read_tensors(file, &tensors, &status)) require_refusal(&status);
+    if (!gguf_read_tensors(file, "mixtral", &tensors, &status)) require_refusal(&status);
     for (size_t i = 0; i < tensors.count; i++)
         if (tensors.tensors[i].quantised) read_matrix(tensors.tensors[i].quantised);
     quantised_close(&tensors);
