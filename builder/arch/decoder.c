@@ -315,7 +315,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->operands[ATTENTION_Q] = rotated;
     attention->operands[ATTENTION_OUT] = mixed;
     set_heads(config, layer, attention->params);
-    attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
+    const double scale = config->attention_scale / (config->scores_by_layer ? layer + 1 : 1);
+    attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind != PLAN_PREFILL;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
     attention->params[ATTENTION_CAP_BITS] = float_to_bits((float)config->scores_cap);
