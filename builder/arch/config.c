@@ -288,12 +288,13 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
                        window ? "with" : "without");
 }
 
-/* A number, a text of L and G (local and global attention), or null. */
-static bool read_period(struct json_reader *reader, uint64_t *period, struct status *status)
+/* A number, a text of L and G (local and global attention), or null; without a window transformers writes 0. */
+static bool read_period(struct json_reader *reader, bool has_window, uint64_t *period, struct status *status)
 {
     const json_t *pattern = json_reader_get(reader, "sliding_window_pattern");
     const char *text = json_string_value(pattern);
-    if (!text) return json_reader_u64(reader, "sliding_window_pattern", false, 1, MODEL_MAX_LAYERS, period, status);
+    if (!text)
+        return json_reader_u64(reader, "sliding_window_pattern", false, has_window, MODEL_MAX_LAYERS, period, status);
     const size_t length = strlen(text);
     *period = length;
     return (length && strspn(text, "L") == length - 1 && text[length - 1] == 'G') ||
@@ -308,7 +309,8 @@ bool config_window_pattern(struct model_config *config, struct json_reader *read
     uint64_t window = json_reader_is_null(reader, "sliding_window") ? 0 : absent, written = 1;
     if (!json_reader_u64(reader, "sliding_window", false, 1, MODEL_MAX_POSITION, &window, status) ||
         !json_reader_u64(reader, "_sliding_window_pattern", false, 1, MODEL_MAX_LAYERS, &written, status) ||
-        !read_period(reader, &period, status) || !read_layer_types(config, reader, &types_given, slides, status))
+        !read_period(reader, window != 0, &period, status) ||
+        !read_layer_types(config, reader, &types_given, slides, status))
         return false;
     for (size_t i = 0; i < config->layers; i++) {
         if (!types_given) slides[i] = window && (i + 1) % period != 0;

@@ -364,6 +364,10 @@ TEST(test_values_that_would_change_something)
 
 TEST(test_keys_without_effect)
 {
+    test_config_accepted("exaone4",
+                         "\"num_key_value_heads\": 8, \"sliding_window\": null, \"sliding_window_pattern\": 0");
+    test_config_refused("exaone4", "\"num_key_value_heads\": 8, \"sliding_window\": 16, \"sliding_window_pattern\": 0",
+                        "'sliding_window_pattern'|from 1|found 0");
     test_config_accepted("cohere2", "\"use_parallel_embedding\": true");
     test_config_accepted("starcoder2", "\"activation_function\": \"gelu\", \"attention_softmax_in_fp32\": true, "
                                        "\"layer_norm_epsilon\": 1e-05, \"scale_attention_softmax_in_fp32\": true, "
