@@ -138,6 +138,14 @@ bool config_factor(struct json_reader *reader, const char *key, double *value, s
            json_reader_fail(reader, key, "a number from 1e-6 to 1e6", json_object_get(reader->object, key), status);
 }
 
+bool config_theta(struct json_reader *reader, const char *key, double *theta, struct status *status)
+{
+    const double most = 1e15; /* as of rope_theta */
+    if (!json_reader_double(reader, key, false, theta, status)) return false;
+    return (*theta > 1 && *theta <= most) || json_reader_fail(reader, key, "a number above 1, at most 1e15",
+                                                              json_object_get(reader->object, key), status);
+}
+
 bool config_rope_defaults(struct model_config *config, struct json_reader *reader, double theta,
                           double partial_rotary_factor, struct status *status)
 {

@@ -355,6 +355,8 @@ bool config_llama_4_scaling(struct model_config *config, struct json_reader *rea
 
 /* A factor from 1e-6 to 1e6. *value is unchanged if config.json has no such key. */
 bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status);
+/* A rotary embedding's theta under a key of the family's own; *theta stays where the key is absent. */
+bool config_theta(struct json_reader *reader, const char *key, double *theta, struct status *status);
 
 /* Which layers attend through a sliding window: sliding_window, use_sliding_window, max_window_layers, layer_types.
  * `absent`: the window if config.json has no sliding_window, 0: none. */

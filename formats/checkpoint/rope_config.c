@@ -265,6 +265,14 @@ static bool is_by_kind(const struct model_config *config, const json_t *object)
            (json_object_get(object, "full_attention") || json_object_get(object, "sliding_attention"));
 }
 
+/* transformers reads `truncate` beside the objects for kinds of layers, and never in them. */
+static bool check_truncated(const struct rope_config *rope, const char *path, struct status *status)
+{
+    return rope->type != ROPE_YARN || rope->truncate ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field 'truncate': expected true in an object for one kind of layers, found false", path);
+}
+
 /* An object with one for each kind of layer; null or absent: plain. */
 static bool parse_by_kind(struct rope_config *rope, struct model_config *config, json_t *object, const char *path,
                           const struct beside *beside, struct status *status)
@@ -276,11 +284,14 @@ static bool parse_by_kind(struct rope_config *rope, struct model_config *config,
     char inner[300];
     snprintf(inner, sizeof inner, "%s: full_attention", path);
     *rope = beside->rope;
-    if (main && !parse_main(rope, main, inner, config, beside, status)) goto done;
+    if (main && (!parse_main(rope, main, inner, config, beside, status) || !check_truncated(rope, inner, status)))
+        goto done;
     snprintf(inner, sizeof inner, "%s: sliding_attention", path);
     const struct rope_config absent = config->local_rope;
     const uint64_t local_dim = rope_dim_of(config, LAYER_ROPE_LOCAL);
-    if (local && !parse_object(&config->local_rope, local, inner, config, local_dim, &absent, status)) goto done;
+    if (local && (!parse_object(&config->local_rope, local, inner, config, local_dim, &absent, status) ||
+                  !check_truncated(&config->local_rope, inner, status)))
+        goto done;
     /* Where heads are of two sizes, those of either turn as a whole. */
     const uint64_t expected = local_dim == rope_whole_dim(config) ? rope->rotary_dim : local_dim;
     if (config->local_rope.rotary_dim != expected || config->local_rope.type == ROPE_LONGROPE) {
