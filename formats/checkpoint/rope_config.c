@@ -50,6 +50,7 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, bool *d
                  {"llama3", ROPE_LLAMA3},
                  {"yarn", ROPE_YARN},
                  {"longrope", ROPE_LONGROPE},
+                 {"su", ROPE_LONGROPE}, /* in the first files of Phi 3 */
                  {"proportional", ROPE_PROPORTIONAL}};
     const char *rope_type = NULL, *legacy_type = NULL;
     if (!json_reader_string(reader, "rope_type", false, &rope_type, status) ||

@@ -156,6 +156,10 @@ TEST(test_longrope)
         {LONGROPE(", 'original_max_position_embeddings': 64, 'type': 'longrope', 'attention_factor': 1.25"), 16, 512,
          64, 2, 1.25},
         {LONGROPE(", 'original_max_position_embeddings': 64, 'partial_rotary_factor': 0.5"), 32, 512, 64, 2, 0},
+        {"'original_max_position_embeddings': 64, 'rope_scaling': {'type': 'su', 'short_factor': "
+         "[1,1.5,2,2.5,3,3.5,4,5], "
+         "'long_factor': [10,11,12,13,14,15,16,17.5]}",
+         16, 512, 64, 2, 0},
         {LONGROPE(", 'original_max_position_embeddings': 512"), 16, 512, 512, 1, 1},
         {LONGROPE(", 'original_max_position_embeddings': 4096"), 16, 512, 4096, 1, 1},
         {LONGROPE(", 'original_max_position_embeddings': 4096"), 16, 131072, 4096, 2, 1.19023807}, /* Phi-3 */
