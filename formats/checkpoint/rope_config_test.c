@@ -267,7 +267,6 @@ TEST(test_refused)
         {SCALING("'type': 'dynamic', 'factor': 0.5"), "rope_scaling|'factor'|from 1"},
         {"'partial_rotary_factor': 0.5, 'rope_scaling': {'partial_rotary_factor': 0.25}",
          "rope_scaling|'partial_rotary_factor'|expected 8 rotated elements of a head as beside it|found 4"},
-        {SCALING("'type': 'su'"), "'type'|'su'"},
         {PARAMETERS("'rope_type': 'longrope'"), "rope_parameters|'short_factor'|an array of 8|found nothing"},
         {SCALING("'type': 'mrope'"), "'mrope'"},
         {SCALING("'type': 'linear', 'rope_type': 'yarn'"), "disagree|'yarn'|'linear'"},
