@@ -6,10 +6,10 @@
  *
  * Weights are read in place in PANEL16 layout (panel.h); accumulation is float32. Numerics contract: for a given
  * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
- * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. AVX512BF16
- * splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
- * pair of k, unless x is rounded to bf16 anyway; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
- * AVX512BF16 treats subnormal numbers as zero and makes NaN of an infinite weight times a finite activation.
+ * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. With codes of
+ * 4 bits AVX512BF16 splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
+ * pair of k, unless x is rounded to bf16 anyway; other weights, and the other instruction sets, take the float activation. Infinite and NaN
+ * activations stay what they are; products of bf16 treat subnormal numbers as zero and make NaN of an infinite weight times a finite activation.
  *
  * AMX multiplies launches with activations in bf16 and weights BF16 or coded (K of 32 or more): the chain is then one over blocks of
  * 32 k (of 16 with groups of 16), and what it adds for a block is the chain of the even k plus that of the odd k, each from 0
@@ -175,7 +175,7 @@ static inline bool matmul_is_coded(const int64_t *params)
 
 /* Raised whenever a change of the kernels can change which tunables are best: timings of older revisions are then
  * measured anew. */
-enum { MATMUL_REVISION = 3 };
+enum { MATMUL_REVISION = 4 };
 
 extern const struct op_descriptor op_matmul;
 
