@@ -8,6 +8,7 @@
 #include "builder/arch/family.h"
 #include "builder/arch/missing.h"
 #include "builder/arch/wrappers.h"
+#include "kernels/matmul/panel.h"
 
 /* Every family, in the order of messages. */
 #define FAMILIES(row)                                                                                               \
@@ -234,6 +235,17 @@ bool arch_add_predictor(struct model_config *config, struct status *status)
     return true;
 }
 
+/* The GPU's kernels have no padding between the rows of experts. */
+static bool check_expert_rows(const struct graph *graph, struct status *status)
+{
+    const struct model_config *config = graph->config;
+    return graph->target == TARGET_CPU || config->experts.count == 0 || config->hidden_size % PANEL_ROWS == 0 ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "config.json: field 'hidden_size': expected a multiple of %d in a model with experts on a GPU, "
+                       "found %" PRIu64,
+                       (int)PANEL_ROWS, config->hidden_size);
+}
+
 bool import_graph(struct graph *graph, struct status *status)
 {
     const struct architecture *family = find_family(graph->config->model_type);
@@ -249,5 +261,6 @@ bool import_graph(struct graph *graph, struct status *status)
         fused.transposed = graph->config->fused_transposed;
         traits.experts = &fused;
     }
-    return import_decoder(graph, &traits, status) && graph_check(graph, "import", status);
+    return check_expert_rows(graph, status) && import_decoder(graph, &traits, status) &&
+           graph_check(graph, "import", status);
 }

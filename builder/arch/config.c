@@ -138,14 +138,22 @@ bool config_factor(struct json_reader *reader, const char *key, double *value, s
            json_reader_fail(reader, key, "a number from 1e-6 to 1e6", json_object_get(reader->object, key), status);
 }
 
+bool config_theta(struct json_reader *reader, const char *key, double *theta, struct status *status)
+{
+    const double most = 1e15; /* as of rope_theta */
+    if (!json_reader_double(reader, key, false, theta, status)) return false;
+    return (*theta > 1 && *theta <= most) || json_reader_fail(reader, key, "a number above 1, at most 1e15",
+                                                              json_object_get(reader->object, key), status);
+}
+
 bool config_rope_defaults(struct model_config *config, struct json_reader *reader, double theta,
                           double partial_rotary_factor, struct status *status)
 {
     config->rope.theta = theta;
     config->rope.rotary_dim = (uint64_t)((double)config->head_dim * partial_rotary_factor);
-    return (config->rope.rotary_dim >= 2 && config->rope.rotary_dim % 2 == 0) ||
+    return config->rope.rotary_dim > 0 || /* config.json may say otherwise: rope_config_parse checks more */
            status_fail(status, STATUS_BAD_INPUT,
-                       "%s: model_type '%s' rotates %g of a head: expected an even number of elements, found %" PRIu64
+                       "%s: model_type '%s' rotates %g of a head: expected two elements or more, found %" PRIu64
                        " of %" PRIu64,
                        reader->path, config->model_type, partial_rotary_factor, config->rope.rotary_dim,
                        config->head_dim);
@@ -234,10 +242,13 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
     uint64_t max_window_layers = kind == CONFIG_WINDOW_FROM_LAYER ? DEFAULT_FIRST_WINDOW : DEFAULT_MAX_WINDOW_LAYERS;
     const bool window_given = json_reader_get(reader, "sliding_window") != NULL;
     const bool use_given = json_reader_get(reader, "use_sliding_window") != NULL;
+    const bool must_use = kind == CONFIG_WINDOW_IF_USED || kind == CONFIG_WINDOW_BY_LAYER ||
+                          kind == CONFIG_WINDOW_BY_TURNS || kind == CONFIG_WINDOW_UNROTATED;
+    const bool all = kind == CONFIG_WINDOW_ALWAYS || kind == CONFIG_WINDOW_IF_USED;
     /* Writers have 0 for a window that is switched off. */
     if (!json_reader_bool(reader, "use_sliding_window", false, &use_window, status) ||
-        !json_reader_u64(reader, "sliding_window", false, use_given && !use_window ? 0 : 1, MODEL_MAX_POSITION, &window,
-                         status) ||
+        !json_reader_u64(reader, "sliding_window", false, (use_given || must_use) && !use_window ? 0 : 1,
+                         MODEL_MAX_POSITION, &window, status) ||
         !json_reader_u64(reader, "max_window_layers", false, 0, UINT32_MAX, &max_window_layers, status) ||
         !read_layer_types(config, reader, &types_given, slides, status))
         return false;
@@ -256,7 +267,10 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
             return json_reader_fail(reader, "use_sliding_window", window ? "true, as sliding_window is set" : "false",
                                     use, status);
         break;
+    case CONFIG_WINDOW_IF_USED:
     case CONFIG_WINDOW_BY_LAYER:
+    case CONFIG_WINDOW_BY_TURNS:
+    case CONFIG_WINDOW_UNROTATED:
         if (!use_window) window = 0;
         break;
     case CONFIG_WINDOW_FROM_LAYER: /* the class does not read use_sliding_window */
@@ -267,9 +281,11 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
     }
     bool contradiction = false;
     for (size_t i = 0; i < config->layers; i++) {
-        const bool by_rule = window && (kind == CONFIG_WINDOW_ALWAYS || i >= max_window_layers);
-        if (!types_given) slides[i] = by_rule;
-        contradiction |= slides[i] ? !window : kind == CONFIG_WINDOW_ALWAYS && window;
+        const bool by_rule = kind == CONFIG_WINDOW_BY_TURNS    ? i < max_window_layers && i % 2 == 0
+                             : kind == CONFIG_WINDOW_UNROTATED ? config->layer[i].rope == LAYER_ROPE_NONE
+                                                               : all || i >= max_window_layers;
+        if (!types_given) slides[i] = window && by_rule;
+        contradiction |= slides[i] ? !window : all && window;
         config->layer[i].window = slides[i] ? window : 0;
     }
     return !contradiction ||
@@ -280,12 +296,13 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
                        window ? "with" : "without");
 }
 
-/* A number, a text of L and G (local and global attention), or null. */
-static bool read_period(struct json_reader *reader, uint64_t *period, struct status *status)
+/* A number, a text of L and G (local and global attention), or null; without a window transformers writes 0. */
+static bool read_period(struct json_reader *reader, bool has_window, uint64_t *period, struct status *status)
 {
     const json_t *pattern = json_reader_get(reader, "sliding_window_pattern");
     const char *text = json_string_value(pattern);
-    if (!text) return json_reader_u64(reader, "sliding_window_pattern", false, 1, MODEL_MAX_LAYERS, period, status);
+    if (!text)
+        return json_reader_u64(reader, "sliding_window_pattern", false, has_window, MODEL_MAX_LAYERS, period, status);
     const size_t length = strlen(text);
     *period = length;
     return (length && strspn(text, "L") == length - 1 && text[length - 1] == 'G') ||
@@ -300,7 +317,8 @@ bool config_window_pattern(struct model_config *config, struct json_reader *read
     uint64_t window = json_reader_is_null(reader, "sliding_window") ? 0 : absent, written = 1;
     if (!json_reader_u64(reader, "sliding_window", false, 1, MODEL_MAX_POSITION, &window, status) ||
         !json_reader_u64(reader, "_sliding_window_pattern", false, 1, MODEL_MAX_LAYERS, &written, status) ||
-        !read_period(reader, &period, status) || !read_layer_types(config, reader, &types_given, slides, status))
+        !read_period(reader, window != 0, &period, status) ||
+        !read_layer_types(config, reader, &types_given, slides, status))
         return false;
     for (size_t i = 0; i < config->layers; i++) {
         if (!types_given) slides[i] = window && (i + 1) % period != 0;

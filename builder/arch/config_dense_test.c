@@ -484,6 +484,30 @@ TEST(scaling_of_cwm)
     }
 }
 
+/* A GPT-2 need not divide its scores by the root of a head's size, and may divide them by the layer's number. */
+TEST(scales_of_gpt2)
+{
+    static const char text[] =
+        "{\"model_type\": \"gpt2\", \"vocab_size\": 512, \"n_embd\": 64, \"n_layer\": 2, \"n_head\": 4, %s}";
+    static const struct {
+        const char *fields;
+        double scale;
+        bool by_layer;
+    } cases[] = {
+        {"\"scale_attn_weights\": true", 0.25, false},
+        {"\"scale_attn_weights\": false", 1, false},
+        {"\"scale_attn_by_inverse_layer_idx\": true", 0.25, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char config_text[300];
+        struct model_config config;
+        struct status status = {0};
+        snprintf(config_text, sizeof config_text, text, cases[i].fields);
+        test_expect_success(test_config_parse(&config, config_text, &status), &status);
+        assert_true(config.attention_scale == cases[i].scale && config.scores_by_layer == cases[i].by_layer);
+    }
+}
+
 /* Keys that change nothing in the class would change something here. */
 TEST(keys_that_the_class_does_not_read)
 {
@@ -508,6 +532,8 @@ TEST(keys_that_the_class_does_not_read)
         {"gpt_neo", "\"hidden_size\": 64, \"num_layers\": 2, \"num_heads\": 4",
          "\"attention_types\": [[[\"global\", \"local\"], 1]], \"attention_layers\": [\"global\", \"global\"]",
          "'attention_layers'|attention_types"},
+        {"gpt_bigcode", "\"n_embd\": 64, \"n_layer\": 2, \"n_head\": 2", "\"scale_attn_by_inverse_layer_idx\": true",
+         "'scale_attn_by_inverse_layer_idx'|false"},
         {"gptj", "\"n_embd\": 64, \"n_layer\": 2, \"n_head\": 2", "\"rotary_dim\": 16, \"rope_theta\": 1e6",
          "'rope_theta'"},
         {"gptj", "\"n_embd\": 64, \"n_layer\": 2, \"n_head\": 2", "\"rotary_dim\": 16, \"hidden_act\": \"silu\"",

@@ -5,7 +5,6 @@
 
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
-#include "kernels/matmul/panel.h"
 #include "kernels/router/router.h"
 
 /* Only training reads them. */
@@ -54,10 +53,6 @@ bool config_experts(struct model_config *config, struct json_reader *reader, con
         return status_fail(status, STATUS_BAD_INPUT,
                            "%s: field '%s': expected at most the number of experts (%" PRIu64 "), found %" PRIu64,
                            reader->path, top_k_key, experts->count, experts->top_k);
-    if (config->hidden_size % PANEL_ROWS) /* the rows of an expert's last matrix, none of which may be padding */
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: field 'hidden_size': expected a multiple of %d in a model with experts, found %" PRIu64,
-                           reader->path, (int)PANEL_ROWS, config->hidden_size);
     for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = true;
     return true;
 }

@@ -364,6 +364,10 @@ TEST(test_values_that_would_change_something)
 
 TEST(test_keys_without_effect)
 {
+    test_config_accepted("exaone4",
+                         "\"num_key_value_heads\": 8, \"sliding_window\": null, \"sliding_window_pattern\": 0");
+    test_config_refused("exaone4", "\"num_key_value_heads\": 8, \"sliding_window\": 16, \"sliding_window_pattern\": 0",
+                        "'sliding_window_pattern'|from 1|found 0");
     test_config_accepted("cohere2", "\"use_parallel_embedding\": true");
     test_config_accepted("starcoder2", "\"activation_function\": \"gelu\", \"attention_softmax_in_fp32\": true, "
                                        "\"layer_norm_epsilon\": 1e-05, \"scale_attention_softmax_in_fp32\": true, "
@@ -376,6 +380,26 @@ TEST(test_keys_without_effect)
                          "\"moe_gate\": \"topk\", \"moe_use_aux_free\": true, \"num_nextn_predict_layers\": 1");
     test_config_refused("ernie4_5_moe", "\"auto_map\": {\"AutoModel\": \"modeling_other.Model\"}",
                         "'auto_map'|remove the field");
+}
+
+TEST(test_rotary_keys_of_families)
+{
+    static const char yarn[] =
+        "\"num_key_value_heads\": 8, \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\", "
+        "\"factor\": 4, \"truncate\": %s}, \"sliding_attention\": {\"rope_type\": \"default\"}}";
+    char fields[200];
+    snprintf(fields, sizeof fields, yarn, "true");
+    struct model_config config = test_config_accepted("olmo3", fields);
+    assert_true(config.rope.type == ROPE_YARN && config.rope.truncate && config.local_rope.type == ROPE_DEFAULT);
+    snprintf(fields, sizeof fields, yarn, "false"); /* which transformers does not see there */
+    test_config_refused("olmo3", fields, "full_attention: field 'truncate'|expected true|found false");
+    config = test_config_accepted("gemma3_text", "\"num_key_value_heads\": 8, \"rope_local_base_freq\": 1e7");
+    assert_true(config.local_rope.theta == 1e7);
+    config = test_config_accepted("gpt_neox", "\"rotary_emb_base\": 1e7");
+    assert_true(config.rope.theta == 1e7);
+    test_config_refused("gpt_neox", "\"rotary_emb_base\": 1", "'rotary_emb_base'|a number above 1|found 1");
+    test_config_refused("gemma3_text", "\"num_key_value_heads\": 8, \"rope_local_base_freq\": 2e15",
+                        "'rope_local_base_freq'|at most 1e15");
 }
 
 int main(void) { return test_run(); }

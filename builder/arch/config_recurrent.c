@@ -95,7 +95,8 @@ bool config_delta_rule(struct model_config *config, struct json_reader *reader, 
         !json_reader_u64(reader, "linear_num_key_heads", false, 1, MODEL_MAX_HEADS, &sizes->key_heads, status) ||
         !json_reader_u64(reader, "linear_num_value_heads", false, 1, MODEL_MAX_HEADS, &sizes->value_heads, status) ||
         !json_reader_u64(reader, "linear_key_head_dim", false, 1, DELTA_RULE_MAX_DIM, &sizes->key_dim, status) ||
-        !json_reader_u64(reader, "linear_value_head_dim", false, 1, DELTA_RULE_MAX_DIM, &sizes->value_dim, status))
+        !json_reader_u64(reader, "linear_value_head_dim", false, 1, DELTA_RULE_MAX_DIM, &sizes->value_dim, status) ||
+        !config_fixed_text(reader, "hidden_act", "silu", status)) /* of the convolution, too */
         return false;
     if (sizes->value_heads % sizes->key_heads)
         return status_fail(status, STATUS_BAD_INPUT,
@@ -119,6 +120,7 @@ const struct state_space_keys config_mamba_keys = {
     .conv_bias = "mamba_conv_bias",
     .projection_bias = "mamba_proj_bias",
     .chunk = "mamba_chunk_size",
+    .activation = "hidden_act",
 };
 
 /* An integer, or "auto" for the value that it had. */
@@ -180,7 +182,7 @@ bool config_state_space(struct model_config *config, struct json_reader *reader,
         !json_reader_u64(reader, keys->kernel, false, 2, SHORT_CONV_MAX_KERNEL, &sizes->kernel, status) ||
         !json_reader_bool(reader, keys->conv_bias, false, &sizes->conv_bias, status) ||
         !json_reader_bool(reader, keys->projection_bias, false, &sizes->projection_bias, status) ||
-        !field_rules_check(reader, &chunk, 1, status))
+        !field_rules_check(reader, &chunk, 1, status) || !config_fixed_text(reader, keys->activation, "silu", status))
         return false;
     if (sizes->value_dim < 1 || sizes->value_dim > STATE_SPACE_MAX_DIM)
         return status_fail(status, STATUS_BAD_INPUT,

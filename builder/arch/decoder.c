@@ -315,7 +315,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->operands[ATTENTION_Q] = rotated;
     attention->operands[ATTENTION_OUT] = mixed;
     set_heads(config, layer, attention->params);
-    attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
+    const double scale = config->attention_scale / (config->scores_by_layer ? layer + 1 : 1);
+    attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind != PLAN_PREFILL;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
     attention->params[ATTENTION_CAP_BITS] = float_to_bits((float)config->scores_cap);
@@ -384,12 +385,13 @@ static int shared_expert(struct graph *graph, const struct decoder_traits *trait
 }
 
 /* sum + norm(norm(mlp(x)) + norm(experts(norm(sum)))): what chooses the experts has a norm of its own. */
-static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
+static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint64_t inner,
+                               uint32_t layer)
 {
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size;
     const struct weight_source scale = {.shape = {hidden}, .scale = (float)(1 / sqrt((double)hidden))};
-    int dense = dense_mlp(graph, traits, x, layer, &traits->modules, "mlp", config->intermediate_size);
+    int dense = dense_mlp(graph, traits, x, layer, &traits->modules, "mlp", inner);
     dense = layer_norm(graph, traits, dense, layer, "post_feedforward_layernorm_1", "mlp_normed");
     const int weight =
         graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &scale, "%s.%u.router.scale", decoder_layers(traits), layer);
@@ -410,8 +412,8 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
     const struct decoder_norms *norms = config->other_norms ? traits->other_norms : &traits->norms;
     const uint64_t shared_size = config->experts.shared_size, hidden = config->hidden_size;
     const bool routed = config->layer[layer].experts;
-    if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
     const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
+    if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, inner, layer);
     const uint64_t joined = routed ? experts_shared_joined(graph, traits->experts, layer) : 0;
     const bool alone = routed && shared_size && !joined;
     const char *norm_out = routed || !traits->norm_of_experts ? norms->mlp_out : NULL;

@@ -154,7 +154,8 @@ static int routed(struct graph *graph, int x, struct choices routes, const struc
     struct graph_weight *matrix = &graph->weights[weight];
     const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / all_experts(stack);
     const bool shares_x = epilogue != ACTIVATION_NONE;
-    const uint64_t width = EPILOGUE_IS_GATED(epilogue) ? rows / 2 : rows;
+    const bool is_padded = !shares_x && stack->rows != rows;
+    const uint64_t width = EPILOGUE_IS_GATED(epilogue) ? rows / 2 : is_padded ? stack->rows : rows;
     matrix->depth = graph->values[x].width / (shares_x ? 1 : top_k);
     const int y = graph_value(graph, ROWS_TOKENS, shares_x ? top_k * width : width, "%s%u", label, stack->layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, stack->layer);
@@ -167,6 +168,7 @@ static int routed(struct graph *graph, int x, struct choices routes, const struc
     node->params[MATMUL_EPILOGUE] = epilogue;
     node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
     node->params[MATMUL_EXPERTS] = (int64_t)all_experts(stack);
+    if (is_padded) node->params[MATMUL_BLOCK_N] = (int64_t)stack->rows;
     if (epilogue == ACTIVATION_CLAMPED)
         node->params[MATMUL_CAP_BITS] = float_to_bits((float)graph->config->swiglu_limit);
     return y;

@@ -306,6 +306,7 @@ bool config_some_attention(const struct model_config *config, const struct json_
 /* The sizes of state spaces, by keys that differ between families, and their defaults. All layers are as they were. */
 struct state_space_keys {
     const char *heads, *groups, *state_dim, *head_dim, *kernel, *expand, *conv_bias, *projection_bias, *chunk;
+    const char *activation; /* of the convolution and the gate: silu alone */
 };
 extern const struct state_space_keys config_mamba_keys;
 struct state_space_defaults {
@@ -354,13 +355,19 @@ bool config_llama_4_scaling(struct model_config *config, struct json_reader *rea
 
 /* A factor from 1e-6 to 1e6. *value is unchanged if config.json has no such key. */
 bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status);
+/* A rotary embedding's theta under a key of the family's own; *theta stays where the key is absent. */
+bool config_theta(struct json_reader *reader, const char *key, double *theta, struct status *status);
 
 /* Which layers attend through a sliding window: sliding_window, use_sliding_window, max_window_layers, layer_types.
  * `absent`: the window if config.json has no sliding_window, 0: none. */
 enum config_window {
-    CONFIG_WINDOW_NEVER,      /* the class ignores the keys: only values that mean no window are allowed */
-    CONFIG_WINDOW_ALWAYS,     /* all, if there is a window */
-    CONFIG_WINDOW_BY_LAYER,   /* as layer_types says, else those from max_window_layers on, if use_sliding_window */
+    CONFIG_WINDOW_NEVER,   /* the class ignores the keys: only values that mean no window are allowed */
+    CONFIG_WINDOW_ALWAYS,  /* all, if there is a window */
+    CONFIG_WINDOW_IF_USED, /* all, if use_sliding_window */
+    /* As layer_types says, else, if use_sliding_window: */
+    CONFIG_WINDOW_BY_LAYER,   /* those from max_window_layers on */
+    CONFIG_WINDOW_BY_TURNS,   /* every other one below max_window_layers, from the first on */
+    CONFIG_WINDOW_UNROTATED,  /* those that do not rotate. Requires: their rope is known */
     CONFIG_WINDOW_FROM_LAYER, /* as layer_types says, else those from max_window_layers (62) on, if there is a window */
 };
 bool config_window(struct model_config *config, struct json_reader *reader, enum config_window kind, uint64_t absent,

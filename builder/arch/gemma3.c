@@ -8,12 +8,9 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     double local_theta = 10000;
     if (!config_gemma(config, reader, 4, 131072, status) || !config_scalar_and_caps(config, reader, 0, 0, status) ||
         !config_window_pattern(config, reader, 6, 4096, status) ||
-        !config_factor(reader, "rope_local_base_freq", &local_theta, status))
+        !config_theta(reader, "rope_local_base_freq", &local_theta, status) ||
+        !config_rope_defaults(config, reader, 1e6, 1, status))
         return false;
-    if (local_theta <= 1)
-        return json_reader_fail(reader, "rope_local_base_freq", "a number above 1",
-                                json_object_get(reader->object, "rope_local_base_freq"), status);
-    if (!config_rope_defaults(config, reader, 1e6, 1, status)) return false;
     config_local_rope(config, local_theta);
     return true;
 }

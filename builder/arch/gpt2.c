@@ -21,8 +21,6 @@ static const struct field_rule fixed[] = {
     {"n_special", FIELD_ZERO},                   /* tokens beyond vocab_size, in the first GPT */
     {"predict_special_tokens", FIELD_NO_EFFECT}, /* whether the LM head has them */
     {"reorder_and_upcast_attn", FIELD_NO_EFFECT},
-    {"scale_attn_by_inverse_layer_idx", FIELD_FALSE},
-    {"scale_attn_weights", FIELD_TRUE},
     {"summary_activation", FIELD_NO_EFFECT},
     {"summary_first_dropout", FIELD_NO_EFFECT},
     {"summary_proj_to_labels", FIELD_NO_EFFECT},
@@ -32,19 +30,29 @@ static const struct field_rule fixed[] = {
 
 bool config_gpt2(struct model_config *config, struct json_reader *reader, struct status *status)
 {
+    bool scales = true;
     config->tie_word_embeddings = true;
     if (!config_sizes(config, reader, &defaults, status) ||
+        !json_reader_bool(reader, "scale_attn_weights", false, &scales, status) ||
         !field_rules_check(reader, fixed, sizeof fixed / sizeof *fixed, status))
         return false;
+    if (!scales) config->attention_scale = 1;
     config->qkv_bias = config->output_bias = config->mlp_bias = true;
     for (size_t i = 0; i < config->layers; i++) config->layer[i].rope = LAYER_ROPE_NONE;
     return config_own_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
 }
 
+/* Mistral, the GPT-2 of Stanford's CRFM, divides scores by the layer's number, too. */
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    return config_gpt2(config, reader, status) &&
+           json_reader_bool(reader, "scale_attn_by_inverse_layer_idx", false, &config->scores_by_layer, status);
+}
+
 const struct architecture arch_gpt2 = {
     "gpt2",
     "GPT2LMHeadModel",
-    config_gpt2,
+    read_config,
     {.norms = {.attention_in = "ln_1", .mlp_in = "ln_2"},
      .norm = NORM_LAYER_BIAS,
      .plain_mlp = true,

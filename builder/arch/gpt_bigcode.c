@@ -12,6 +12,7 @@ static const struct field_rule unused[] = {
     {"pre_allocate_kv_cache", FIELD_NO_EFFECT},
     {"runner_max_sequence_length", FIELD_NO_EFFECT},
     {"scale_attention_softmax_in_fp32", FIELD_NO_EFFECT},
+    {"scale_attn_by_inverse_layer_idx", FIELD_FALSE},
     {"validate_runner_input", FIELD_NO_EFFECT},
 };
 

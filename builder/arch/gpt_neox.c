@@ -16,15 +16,14 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 {
     double theta = 10000, part = 0.25; /* under names of their own, unless rope_parameters has them */
     config->parallel_residual = config->qkv_bias = true;
-    if (!config_sizes(config, reader, &defaults, status) || !config_factor(reader, "rotary_emb_base", &theta, status) ||
+    if (!config_sizes(config, reader, &defaults, status) || !config_theta(reader, "rotary_emb_base", &theta, status) ||
         !config_factor(reader, "rotary_pct", &part, status) ||
         !json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status) ||
         !json_reader_bool(reader, "use_parallel_residual", false, &config->parallel_residual, status))
         return false;
-    if (theta <= 1 || part > 1)
-        return json_reader_fail(reader, theta <= 1 ? "rotary_emb_base" : "rotary_pct",
-                                theta <= 1 ? "a number above 1" : "a number up to 1",
-                                json_object_get(reader->object, theta <= 1 ? "rotary_emb_base" : "rotary_pct"), status);
+    if (part > 1)
+        return json_reader_fail(reader, "rotary_pct", "a number up to 1", json_object_get(reader->object, "rotary_pct"),
+                                status);
     config->output_bias = config->qkv_bias;
     config->mlp_bias = true;
     return config_rope_defaults(config, reader, theta, part, status) &&

@@ -202,4 +202,29 @@ TEST(products_that_stay_apart)
     }
 }
 
+/* The rows of an expert's last matrix are padded where hidden_size is no multiple of a panel's rows: the output has no padding. */
+TEST(padded_experts)
+{
+    static struct imported made;
+    static const char text[] = "{\"model_type\": \"mixtral\", \"hidden_size\": 72, \"intermediate_size\": 96, "
+                               "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
+                               "\"vocab_size\": 128, \"num_local_experts\": 6}";
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        import(&made, text, ranks, NULL);
+        const struct graph_node *down = over_experts(&made.graph, 1, false);
+        assert_int_equal(down->params[MATMUL_BLOCK_N], 72);
+        assert_int_equal(made.graph.values[down->operands[MATMUL_OUT]].width, 72);
+        assert_int_equal(made.graph.weights[down->operands[MATMUL_W]].rows, 6 * 80);
+        assert_int_equal(over_experts(&made.graph, 1, true)->params[MATMUL_BLOCK_N], 0);
+        graph_free(&made.graph);
+    }
+    struct status status = {0};
+    test_expect_success(test_config_parse(&made.config, text, &status), &status);
+    graph_init(&made.graph, &made.config, PLAN_DECODE);
+    made.graph.target = TARGET_CUDA;
+    test_expect_failure(import_graph(&made.graph, &status), &status, STATUS_BAD_INPUT,
+                        "'hidden_size'|multiple of 16 in a model with experts on a GPU|found 72");
+    graph_free(&made.graph);
+}
+
 int main(void) { return test_run(); }

@@ -28,6 +28,7 @@ static const struct state_space_keys state_space_keys = {
     .conv_bias = "use_conv_bias",
     .projection_bias = "use_bias",
     .chunk = "chunk_size",
+    .activation = "mamba_hidden_act",
 };
 
 static const struct field_rule unused[] = {
@@ -161,7 +162,6 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
                                           "modeling_nemotron_h.NemotronHForCausalLM"};
     struct config_defaults own = defaults;
     const json_t *types = json_object_get(reader->object, "layers_block_type");
-    const char *activation = NULL;
     own.layers = json_array_size(types); /* files of transformers 5 have no num_hidden_layers */
     if (!config_sizes(config, reader, &own, status) || !read_layers(config, reader, status) ||
         !config_state_space(config, reader, &state_space_keys, &state_spaces, status) ||
@@ -170,13 +170,9 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
                          status) ||
         !config_fixed(reader, "attention_bias", false, status) ||
         !config_activation(config, reader, "mlp_hidden_act", ACTIVATION_RELU2, status) ||
-        !json_reader_string(reader, "mamba_hidden_act", false, &activation, status) ||
         !config_own_code(config, reader, classes, sizeof classes / sizeof *classes, status) ||
         !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
         return false;
-    if (activation && strcmp(activation, "silu") != 0)
-        return json_reader_fail(reader, "mamba_hidden_act", "\"silu\"",
-                                json_object_get(reader->object, "mamba_hidden_act"), status);
     config->recurrent.norm_groups = config->recurrent.key_heads;
     config->ignored_prefix = "mtp."; /* layers that predict further tokens */
     return config_time_step_limit(config, reader, status) && config_attention_head_dim(config, reader, status);

@@ -16,11 +16,8 @@ enum { DEFAULT_SHARED_SIZE = 5632, DEFAULT_WINDOW = 4096 };
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    /* Without layer_types the class has a rule of its own, which no known checkpoint uses. */
-    const enum config_window window =
-        json_reader_get(reader, "layer_types") ? CONFIG_WINDOW_BY_LAYER : CONFIG_WINDOW_NEVER;
     if (!config_sizes(config, reader, &defaults, status) ||
-        !config_window(config, reader, window, DEFAULT_WINDOW, status) ||
+        !config_window(config, reader, CONFIG_WINDOW_BY_TURNS, DEFAULT_WINDOW, status) ||
         !config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts, status))
         return false;
     config->qkv_bias = true;

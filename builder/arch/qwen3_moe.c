@@ -24,6 +24,7 @@ static const struct field_rule fixed[] = {
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     return config_sizes(config, reader, &defaults, status) && config_attention_bias(config, reader, status) &&
+           config_window(config, reader, CONFIG_WINDOW_IF_USED, 4096, status) &&
            config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts,
                           status) &&
            config_sparse_layers(config, reader, status) && config_renormalise(config, reader, false, status) &&

@@ -31,13 +31,13 @@ static bool read_rope_layers(struct model_config *config, struct json_reader *re
     return true;
 }
 
-/* Layers that do not rotate may slide; no published checkpoint has such. */
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->tie_word_embeddings = true;
     return config_sizes(config, reader, &defaults, status) && config_rope_defaults(config, reader, 2e6, 1, status) &&
            config_attention_bias(config, reader, status) && config_mlp_bias(config, reader, status) &&
-           config_window(config, reader, CONFIG_WINDOW_NEVER, 0, status) && read_rope_layers(config, reader, status);
+           read_rope_layers(config, reader, status) &&
+           config_window(config, reader, CONFIG_WINDOW_UNROTATED, 0, status);
 }
 
 const struct architecture arch_smollm3 = {

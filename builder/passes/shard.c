@@ -54,7 +54,8 @@ static void share_node(struct graph *graph, struct graph_node *node)
             node->params[i] = (int64_t)rank_kv_heads((uint64_t)node->params[i], graph->ranks);
     }
     if (node->op == OP_SHORT_CONV) node->params[SHORT_CONV_CHANNELS] = (int64_t)graph->rank_config->recurrent.channels;
-    if (node->op == OP_MATMUL && !node->params[MATMUL_BLOCK_N]) {                          /* blocks are whole */
+    if (node->op == OP_MATMUL &&
+        (node->params[MATMUL_EXPERTS] || !node->params[MATMUL_BLOCK_N])) {                 /* blocks are whole */
         const bool parts = node->params[MATMUL_EXPERTS] && !matmul_shares_x(node->params); /* of x: for each choice */
         struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
         const uint64_t count = parts ? graph->values[node->operands[MATMUL_ROUTES]].width / 2 : 1;

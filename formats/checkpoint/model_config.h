@@ -145,6 +145,7 @@ struct model_config {
     double scores_cap;          /* scores of attention likewise */
     /* Factors on embeddings, on the scores of attention, on what attention and MLP add to the residual, and on logits. */
     double embedding_scale, attention_scale, residual_scale, logits_scale;
+    bool scores_by_layer; /* scores of attention are divided by the number of the layer, too, from 1 on */
     /* What attention adds, the gate of the MLP before its activation, and what the MLP adds, are multiplied by these, too; 0: 1. */
     double attention_out_scale, gate_scale, mlp_out_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */

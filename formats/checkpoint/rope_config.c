@@ -37,14 +37,21 @@ static bool parse_theta(struct json_reader *reader, double *theta, struct status
     return parse_real(reader, "rope_theta", false, &thetas, theta, status);
 }
 
-/* The scaling type under either key. Versions of transformers differ in which key takes precedence. */
-static bool parse_type(struct json_reader *reader, enum rope_type *type, struct status *status)
+/* The scaling type under either key. Versions of transformers differ in which key takes precedence. *dynamic: it is one that changes
+ * frequencies beyond max_position_embeddings alone, where no sequence ends. */
+static bool parse_type(struct json_reader *reader, enum rope_type *type, bool *dynamic, struct status *status)
 {
     static const struct {
         const char *name;
         enum rope_type type;
-    } types[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},     {"llama3", ROPE_LLAMA3},
-                 {"yarn", ROPE_YARN},       {"longrope", ROPE_LONGROPE}, {"proportional", ROPE_PROPORTIONAL}};
+    } types[] = {{"default", ROPE_DEFAULT},
+                 {"dynamic", ROPE_DEFAULT},
+                 {"linear", ROPE_LINEAR},
+                 {"llama3", ROPE_LLAMA3},
+                 {"yarn", ROPE_YARN},
+                 {"longrope", ROPE_LONGROPE},
+                 {"su", ROPE_LONGROPE}, /* in the first files of Phi 3 */
+                 {"proportional", ROPE_PROPORTIONAL}};
     const char *rope_type = NULL, *legacy_type = NULL;
     if (!json_reader_string(reader, "rope_type", false, &rope_type, status) ||
         !json_reader_string(reader, "type", false, &legacy_type, status))
@@ -53,6 +60,7 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
         return status_fail(status, STATUS_BAD_INPUT, "%s: fields 'rope_type' and 'type' disagree: '%.40s' and '%.40s'",
                            reader->path, rope_type, legacy_type);
     const char *name = rope_type ? rope_type : legacy_type ? legacy_type : "default";
+    *dynamic = strcmp(name, "dynamic") == 0;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(name, types[i].name) != 0) continue;
         *type = types[i].type;
@@ -60,8 +68,8 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
     }
     return status_fail(
         status, STATUS_BAD_INPUT,
-        "%s: field '%s': expected default, linear, llama3, yarn, longrope or proportional, found '%.80s'", reader->path,
-        rope_type ? "rope_type" : "type", name);
+        "%s: field '%s': expected default, dynamic, linear, llama3, yarn, longrope or proportional, found '%.80s'",
+        reader->path, rope_type ? "rope_type" : "type", name);
 }
 
 static bool parse_factor(struct json_reader *reader, double *factor, struct status *status)
@@ -190,14 +198,15 @@ static bool parse_object(struct rope_config *rope, json_t *object, const char *p
                          uint64_t dim, const struct rope_config *absent, struct status *status)
 {
     struct json_reader reader;
-    bool done = false;
+    double factor = 1;
+    bool done = false, dynamic = false;
     *rope = *absent;
     if (!json_reader_open(&reader, object, path, status)) goto done;
-    if (!parse_theta(&reader, &rope->theta, status) || !parse_type(&reader, &rope->type, status)) goto done;
+    if (!parse_theta(&reader, &rope->theta, status) || !parse_type(&reader, &rope->type, &dynamic, status)) goto done;
     if (rope->type != ROPE_PROPORTIONAL && !parse_rotary_dim(&reader, dim, &rope->rotary_dim, status)) goto done;
     if (rope->type != ROPE_LONGROPE) rope->original_max_position = 0; /* others read the object's alone */
     switch (rope->type) {
-    case ROPE_DEFAULT: done = true; break;
+    case ROPE_DEFAULT: done = !dynamic || parse_factor(&reader, &factor, status); break;
     case ROPE_LINEAR: done = parse_factor(&reader, &rope->factor, status); break;
     case ROPE_LLAMA3: done = parse_factor(&reader, &rope->factor, status) && parse_llama3(&reader, rope, status); break;
     case ROPE_YARN: done = parse_factor(&reader, &rope->factor, status) && parse_yarn(&reader, rope, status); break;
@@ -257,6 +266,14 @@ static bool is_by_kind(const struct model_config *config, const json_t *object)
            (json_object_get(object, "full_attention") || json_object_get(object, "sliding_attention"));
 }
 
+/* transformers reads `truncate` beside the objects for kinds of layers, and never in them. */
+static bool check_truncated(const struct rope_config *rope, const char *path, struct status *status)
+{
+    return rope->type != ROPE_YARN || rope->truncate ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field 'truncate': expected true in an object for one kind of layers, found false", path);
+}
+
 /* An object with one for each kind of layer; null or absent: plain. */
 static bool parse_by_kind(struct rope_config *rope, struct model_config *config, json_t *object, const char *path,
                           const struct beside *beside, struct status *status)
@@ -268,11 +285,14 @@ static bool parse_by_kind(struct rope_config *rope, struct model_config *config,
     char inner[300];
     snprintf(inner, sizeof inner, "%s: full_attention", path);
     *rope = beside->rope;
-    if (main && !parse_main(rope, main, inner, config, beside, status)) goto done;
+    if (main && (!parse_main(rope, main, inner, config, beside, status) || !check_truncated(rope, inner, status)))
+        goto done;
     snprintf(inner, sizeof inner, "%s: sliding_attention", path);
     const struct rope_config absent = config->local_rope;
     const uint64_t local_dim = rope_dim_of(config, LAYER_ROPE_LOCAL);
-    if (local && !parse_object(&config->local_rope, local, inner, config, local_dim, &absent, status)) goto done;
+    if (local && (!parse_object(&config->local_rope, local, inner, config, local_dim, &absent, status) ||
+                  !check_truncated(&config->local_rope, inner, status)))
+        goto done;
     /* Where heads are of two sizes, those of either turn as a whole. */
     const uint64_t expected = local_dim == rope_whole_dim(config) ? rope->rotary_dim : local_dim;
     if (config->local_rope.rotary_dim != expected || config->local_rope.type == ROPE_LONGROPE) {
@@ -289,6 +309,13 @@ done:
     return done;
 }
 
+/* transformers 5 writes the class's default of partial_rotary_factor beside rope_parameters, where the model's own is. */
+static bool is_part_within(const struct json_reader *reader)
+{
+    const json_t *within = json_object_get(reader->object, "rope_parameters");
+    return json_is_number(json_object_get(within, "partial_rotary_factor"));
+}
+
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
@@ -297,13 +324,13 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
                  .theta = config->rope.theta != 0 ? config->rope.theta : DEFAULT_THETA,
                  .factor = 1.0},
         .theta_given = json_reader_get(reader, "rope_theta") != NULL,
-        .part_given = json_reader_get(reader, "partial_rotary_factor") != NULL,
+        .part_given = json_reader_get(reader, "partial_rotary_factor") != NULL && !is_part_within(reader),
     };
     struct rope_config *plain = &beside.rope;
     bool object_given = false, parsed_before = false;
     struct rope_config absent = config->rope;
     if (!parse_theta(reader, &plain->theta, status) ||
-        !parse_rotary_dim(reader, rope_whole_dim(config), &plain->rotary_dim, status) ||
+        (beside.part_given && !parse_rotary_dim(reader, rope_whole_dim(config), &plain->rotary_dim, status)) ||
         !parse_original_max_position(reader, plain, status))
         return false;
     config->rope = *plain;
@@ -333,7 +360,11 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
         absent.theta = plain->theta, absent.rotary_dim = plain->rotary_dim;
         config->rope = absent;
     }
-    return true;
+    return config->rope.rotary_dim % 2 == 0 || config->rope.rotary_dim == rope_whole_dim(config) ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field 'partial_rotary_factor': expected an even number of rotated elements of the %" PRIu64
+                       " of a head, found %" PRIu64 " (the default of model_type '%s')",
+                       reader->path, rope_whole_dim(config), config->rope.rotary_dim, config->model_type);
 }
 
 /* theta^(2i / rotary_dim). The power is rounded once from double, within one unit in the last place of any float

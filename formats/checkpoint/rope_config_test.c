@@ -156,6 +156,10 @@ TEST(test_longrope)
         {LONGROPE(", 'original_max_position_embeddings': 64, 'type': 'longrope', 'attention_factor': 1.25"), 16, 512,
          64, 2, 1.25},
         {LONGROPE(", 'original_max_position_embeddings': 64, 'partial_rotary_factor': 0.5"), 32, 512, 64, 2, 0},
+        {"'original_max_position_embeddings': 64, 'rope_scaling': {'type': 'su', 'short_factor': "
+         "[1,1.5,2,2.5,3,3.5,4,5], "
+         "'long_factor': [10,11,12,13,14,15,16,17.5]}",
+         16, 512, 64, 2, 0},
         {LONGROPE(", 'original_max_position_embeddings': 512"), 16, 512, 512, 1, 1},
         {LONGROPE(", 'original_max_position_embeddings': 4096"), 16, 512, 4096, 1, 1},
         {LONGROPE(", 'original_max_position_embeddings': 4096"), 16, 131072, 4096, 2, 1.19023807}, /* Phi-3 */
@@ -193,6 +197,9 @@ TEST(test_partial_rotation)
         {"'partial_rotary_factor': 0.5, 'rope_scaling': {'type': 'linear', 'factor': 2}", 24, 12,
          "'rope_scaling': {'type': 'linear', 'factor': 2}"},
         {"'partial_rotary_factor': 0.7", 24, 16, ""}, /* 16.8 */
+        /* In files of transformers 5 the class's default may stand beside the model's own. */
+        {"'partial_rotary_factor': 0.5, 'rope_parameters': {'partial_rotary_factor': 0.25}", 24, 6, ""},
+        {"'partial_rotary_factor': 0.25, 'rope_parameters': {'partial_rotary_factor': 0.5}", 20, 10, ""},
         {"'partial_rotary_factor': 1", 24, 24, ""},
         {YARN("'factor': 4, 'partial_rotary_factor': 0.25"), 64, 16, YARN("'factor': 4")},
         {LLAMA3("'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4, 'partial_rotary_factor': 0.5"), 128, 64,
@@ -219,6 +226,7 @@ TEST(test_defaults)
     static const char *const plain[] = {"",
                                         "'rope_scaling': null",
                                         "'rope_scaling': {}",
+                                        "'rope_scaling': {'type': 'dynamic', 'factor': 2.0}",
                                         "'rope_parameters': {'rope_type': 'default'}",
                                         "'rope_parameters': {'rope_theta': 10000.0}, 'rope_theta': 10000",
                                         "'partial_rotary_factor': 1.0"};
@@ -253,9 +261,12 @@ TEST(test_refused)
         {"'rope_theta': 1e300", "'rope_theta'|1e15"},
         {"'rope_theta': 'big'", "'rope_theta'|a number|\"big\""},
         {"'rope_scaling': 3", "rope_scaling|an object|integer"},
-        {SCALING("'type': 'dynamic', 'factor': 2"),
-         "'type'|default, linear, llama3, yarn, longrope or proportional|'dynamic'"},
-        {SCALING("'type': 'su'"), "'type'|'su'"},
+        {SCALING("'type': 'ntk', 'factor': 2"),
+         "'type'|default, dynamic, linear, llama3, yarn, longrope or proportional|'ntk'"},
+        {SCALING("'type': 'dynamic'"), "rope_scaling|'factor'|found nothing"},
+        {SCALING("'type': 'dynamic', 'factor': 0.5"), "rope_scaling|'factor'|from 1"},
+        {"'partial_rotary_factor': 0.5, 'rope_scaling': {'partial_rotary_factor': 0.25}",
+         "rope_scaling|'partial_rotary_factor'|expected 8 rotated elements of a head as beside it|found 4"},
         {PARAMETERS("'rope_type': 'longrope'"), "rope_parameters|'short_factor'|an array of 8|found nothing"},
         {SCALING("'type': 'mrope'"), "'mrope'"},
         {SCALING("'type': 'linear', 'rope_type': 'yarn'"), "disagree|'yarn'|'linear'"},
@@ -272,8 +283,6 @@ TEST(test_refused)
         {"'partial_rotary_factor': 'all'", "'partial_rotary_factor'|a number"},
         {"'partial_rotary_factor': 0.2", "'partial_rotary_factor'|even|of the 16|found 3 (0.2"},
         {"'partial_rotary_factor': 0.01", "'partial_rotary_factor'|even|found 0"},
-        {"'rope_parameters': {'partial_rotary_factor': 0.5}, 'partial_rotary_factor': 0.75",
-         "rope_parameters|'partial_rotary_factor'|expected 12|as beside it|found 8"},
         {"'rope_parameters': {'partial_rotary_factor': 0.5}, 'rope_scaling': {'type': 'default'}",
          "'rope_parameters' and 'rope_scaling' disagree"},
         {"'rope_parameters': {'full_attention': {}}", "'full_attention'|not understood"},

@@ -6,10 +6,10 @@
  *
  * Weights are read in place in PANEL16 layout (panel.h); accumulation is float32. Numerics contract: for a given
  * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
- * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. AVX512BF16
- * splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
- * pair of k, unless x is rounded to bf16 anyway; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
- * AVX512BF16 treats subnormal numbers as zero and makes NaN of an infinite weight times a finite activation.
+ * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. With codes of
+ * 4 bits AVX512BF16 splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
+ * pair of k, unless x is rounded to bf16 anyway; other weights, and the other instruction sets, take the float activation. Infinite and NaN
+ * activations stay what they are; products of bf16 treat subnormal numbers as zero and make NaN of an infinite weight times a finite activation.
  *
  * AMX multiplies launches with activations in bf16 and weights BF16 or coded (K of 32 or more): the chain is then one over blocks of
  * 32 k (of 16 with groups of 16), and what it adds for a block is the chain of the even k plus that of the odd k, each from 0
@@ -26,9 +26,10 @@
  * the sum by rising ids. With PARTS there is no sum: out[r, c] = weight[r, c] * (SCALE * the product), one of TOP_K parts of a row
  * of out; on CUDA matmul_gemv alone can do without. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a
  * step that chose the same expert are multiplied together, so that each expert's weights are read once; the numerics contract
- * holds.
+ * holds. On the CPU, without an activation, BLOCK_N may be the rows of each expert, which are padded with zero rows to a multiple of
+ * 16, as elements of the bias are; N counts the padding.
  *
- * With BLOCK_N W is block diagonal: B blocks of BLOCK_N rows and K columns, one after the other, each padded with zero rows to a
+ * With BLOCK_N and no experts W is block diagonal: B blocks of BLOCK_N rows and K columns, one after the other, each padded with zero rows to a
  * multiple of 16, and part b of a row of x gives part b of a row of out:
  *   out[r, b * BLOCK_N + n] = SCALE * sum over k of x[r, b * K + k] * W[b, n, k].
  * Rows of x may go on after the last part (X_PITCH).
@@ -78,7 +79,8 @@ enum matmul_param {
     MATMUL_EXPERTS,  /* matrices in W; 0: W is one matrix, and there are no routes */
     MATMUL_ROUTE_WIDTH, /* 2 * TOP_K; 0: no routes */
     MATMUL_PARTS,       /* CUDA, 1: out keeps the addends of the weighted sum */
-    MATMUL_BLOCK_N, /* N is a multiple of it, rounded up to 16; no bias, residual, activation or experts. 0: one block */
+    MATMUL_BLOCK_N, /* N is a multiple of it, rounded up to 16; no activation, and no bias or residual without experts. 0: one
+                     * block, or experts whose rows are not padded */
     MATMUL_X_PITCH, /* with BLOCK_N: elements of a row of x where they are more than B * K; 0: they are as many */
     MATMUL_EARLY_ROUTES, /* CUDA, experts without an activation, 1: with a sum over choices routes are of the launch before, a
                           * routed_matmul, and are read while it still runs; with parts a launch between the one that makes them and
@@ -114,11 +116,15 @@ static inline enum activation matmul_activation(const int64_t *params)
     return (enum activation)EPILOGUE_ACTIVATION(params[MATMUL_EPILOGUE]);
 }
 
+/* Rows of the matrix of a block, or of an expert with BLOCK_N, with its padding. */
+static inline int64_t matmul_padded_block_n(const int64_t *params)
+{
+    return (int64_t)(panel_count((uint64_t)params[MATMUL_BLOCK_N]) * PANEL_ROWS);
+}
 /* Blocks of a block diagonal W; 0: it is not. */
 static inline int64_t matmul_blocks(const int64_t *params)
 {
-    const int64_t block_n = params[MATMUL_BLOCK_N];
-    return block_n > 0 ? params[MATMUL_N] / (int64_t)(panel_count((uint64_t)block_n) * PANEL_ROWS) : 0;
+    return params[MATMUL_BLOCK_N] > 0 && !params[MATMUL_EXPERTS] ? params[MATMUL_N] / matmul_padded_block_n(params) : 0;
 }
 
 /* Over experts with an activation, gated or not: all choices of a row multiply the same x, and each has a part of a row of out. */
@@ -144,18 +150,18 @@ static inline int64_t matmul_expert_n(const int64_t *params)
 static inline int64_t matmul_x_pitch(const int64_t *params)
 {
     if (params[MATMUL_X_PITCH] > 0) return params[MATMUL_X_PITCH];
-    if (params[MATMUL_BLOCK_N] > 0) return matmul_blocks(params) * params[MATMUL_K];
+    if (matmul_blocks(params)) return matmul_blocks(params) * params[MATMUL_K];
     return (params[MATMUL_EXPERTS] && !matmul_shares_x(params) ? matmul_top_k(params) : 1) * params[MATMUL_K];
 }
 /* Matrices in W that rows are gathered for: experts or blocks; 0: W is one matrix. */
 static inline int64_t matmul_matrices(const int64_t *params)
 {
-    return params[MATMUL_BLOCK_N] > 0 ? matmul_blocks(params) : params[MATMUL_EXPERTS];
+    return params[MATMUL_EXPERTS] > 0 ? params[MATMUL_EXPERTS] : matmul_blocks(params);
 }
 static inline int64_t matmul_slots(const int64_t *params, int64_t rows)
 {
-    if (params[MATMUL_BLOCK_N] > 0) return rows * matmul_blocks(params);
-    return params[MATMUL_EXPERTS] > 0 ? rows * matmul_top_k(params) : rows;
+    if (params[MATMUL_EXPERTS] > 0) return rows * matmul_top_k(params);
+    return params[MATMUL_BLOCK_N] > 0 ? rows * matmul_blocks(params) : rows;
 }
 
 /* The numbers of W have scales. */
@@ -169,7 +175,7 @@ static inline bool matmul_is_coded(const int64_t *params)
 
 /* Raised whenever a change of the kernels can change which tunables are best: timings of older revisions are then
  * measured anew. */
-enum { MATMUL_REVISION = 3 };
+enum { MATMUL_REVISION = 4 };
 
 extern const struct op_descriptor op_matmul;
 

@@ -44,6 +44,7 @@ const char *matmul_device_illegal(const int64_t *params)
     if (!params[MATMUL_HAS_X_SCALES] &&
         params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : matmul_device_element(params)))
         return "parameter input_dtype is not that of w (BF16 if coded), or F32 with a norm";
+    if (params[MATMUL_EXPERTS] && params[MATMUL_BLOCK_N]) return "CUDA code has no experts with block_n";
     if (params[MATMUL_EXPERTS] && matmul_is_coded(params) && matmul_expert_n(params) % FRAGMENT_ROWS)
         return "parameter n is not a multiple of 16 for each expert with coded weights";
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";

@@ -24,7 +24,7 @@ static struct test_random numbers = {5};
 static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 0, limit - 1); }
 
 struct problem {
-    int64_t rows, experts, top_k, n, k; /* n: of one expert */
+    int64_t rows, experts, top_k, n, k; /* n: of one expert; padded where it is no multiple of 16 */
     enum encoding_id encoding;
     int epilogue;    /* NONE: the weighted sum; as MATMUL_EPILOGUE */
     enum dtype bias; /* DTYPE_NONE: none */
@@ -32,11 +32,17 @@ struct problem {
     enum encoding_id compute;
 };
 
+/* Rows of W of one expert. */
+static int64_t rows_each(const struct problem *problem)
+{
+    return (int64_t)panel_count((uint64_t)problem->n) * PANEL_ROWS;
+}
+
 /* A launch, and its weights as floats. */
 struct launch {
     struct test_case test;
     struct test_memory memory;
-    float *weights; /* [experts * n, k] */
+    float *weights; /* [experts * rows_each, k] */
 };
 
 static void fill_plain(float *values, uint64_t n, uint64_t k, enum dtype dtype, uint8_t *panels)
@@ -60,7 +66,7 @@ static void open_launch(struct launch *launch, const struct problem *problem)
 {
     const int64_t params[MATMUL_PARAMS] = {
         [MATMUL_ROWS] = problem->rows,
-        [MATMUL_N] = problem->experts * problem->n,
+        [MATMUL_N] = problem->experts * rows_each(problem),
         [MATMUL_K] = problem->k,
         [MATMUL_DTYPE] = problem->encoding,
         [MATMUL_EPILOGUE] = problem->epilogue,
@@ -72,11 +78,12 @@ static void open_launch(struct launch *launch, const struct problem *problem)
         [MATMUL_COMPUTE_DTYPE] = problem->compute,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
+        [MATMUL_BLOCK_N] = problem->n % PANEL_ROWS ? problem->n : 0,
         [MATMUL_PANELS_PER_TILE] = 2,
         [MATMUL_ROWS_PER_TILE] = 1,
         [MATMUL_PANELS_PER_TASK] = 2,
     };
-    const uint64_t n = (uint64_t)(problem->experts * problem->n), k = (uint64_t)problem->k;
+    const uint64_t n = (uint64_t)(problem->experts * rows_each(problem)), k = (uint64_t)problem->k;
     *launch = (struct launch){0};
     test_case_open(&launch->test, &op_matmul, params, &test_geometry, (int32_t)problem->rows);
     struct test_case *test = &launch->test;
@@ -141,7 +148,7 @@ static void randomize_tunables(int64_t *params)
 static double product(const struct launch *launch, const struct problem *problem, const float *x, int64_t expert,
                       int64_t n, double *magnitude)
 {
-    const int64_t at = expert * problem->n + n;
+    const int64_t at = expert * rows_each(problem) + n;
     const void *bias = launch->test.call.operands[MATMUL_BIAS];
     double sum = bias ? (double)op_element(bias, at, problem->bias) : 0;
     float rounded[MATMUL_INT8_BLOCK];
@@ -314,6 +321,24 @@ TEST(clamped_swiglu_and_biases)
                                 .epilogue = i % 2 ? ACTIVATION_CLAMPED : ACTIVATION_NONE,
                                 .bias = biases[i / 8 % 4],
                                 .compute = computes[i / 32]});
+}
+
+/* What pads an expert's rows is in no output. */
+TEST(padded_rows)
+{
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_F32, ENCODING_INT8_G32, ENCODING_MXFP4};
+    static const enum encoding_id computes[] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
+    static const int64_t sizes[] = {72, 1, 15, 33, 136};
+    for (size_t i = 0; i < 120; i += SAMPLE)
+        check(&(struct problem){.rows = 1 + (int64_t)(i % 7),
+                                .experts = i % 3 ? 6 : 1,
+                                .top_k = i % 3 ? 3 : 1,
+                                .n = sizes[i % 5],
+                                .k = i % 4 ? 96 : 64,
+                                .encoding = encodings[i / 2 % 4],
+                                .bias = i / 8 % 2 ? DTYPE_BF16 : DTYPE_NONE,
+                                .residual = i / 16 % 2,
+                                .compute = computes[i / 40]});
 }
 
 /* Values beyond the limit, and NaN, which stays. */
@@ -546,7 +571,13 @@ TEST(hostile_params_are_refused)
                  TEST_CHANGES({MATMUL_EXPERTS, 0}, {MATMUL_EXPERTS, 3}, {MATMUL_EXPERTS, 1}, {MATMUL_EXPERTS, 8},
                               {MATMUL_EXPERTS, ROUTER_MAX_EXPERTS + 1}, {MATMUL_EXPERTS, -4}, {MATMUL_ROUTE_WIDTH, 0},
                               {MATMUL_ROUTE_WIDTH, 3}, {MATMUL_ROUTE_WIDTH, 10}, {MATMUL_ROUTE_WIDTH, INT64_MAX},
-                              {MATMUL_HAS_NORM, 1}, {MATMUL_N, 64}));
+                              {MATMUL_HAS_NORM, 1}, {MATMUL_N, 64}, {MATMUL_BLOCK_N, 32}, {MATMUL_BLOCK_N, 24}));
+    params[MATMUL_EPILOGUE] = ACTIVATION_NONE;
+    params[MATMUL_BLOCK_N] = 24;
+    test_hostile_params(&op_matmul, params, &test_geometry);
+    test_refuses(&op_matmul, params, &test_geometry,
+                 TEST_CHANGES({MATMUL_BLOCK_N, 16}, {MATMUL_BLOCK_N, 33}, {MATMUL_BLOCK_N, INT64_MAX},
+                              {MATMUL_X_PITCH, 80}, {MATMUL_N, 124}, {MATMUL_EXPERTS, 2}, {MATMUL_HAS_NORM, 1}));
 }
 
 int main(void)

@@ -85,7 +85,7 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .routes = call->operands[MATMUL_ROUTES],
         .top_k = matmul_slots(params, 1),
         .x_pitch = matmul_x_pitch(params),
-        .has_blocks = params[MATMUL_BLOCK_N] > 0,
+        .has_blocks = matmul_blocks(params) > 0,
     };
     panel_form(params[MATMUL_DTYPE], &problem->form);
     problem->out_columns = matmul_is_gated(params) ? problem->n / 2 : problem->n;
@@ -304,7 +304,8 @@ static void select_expert(const int64_t *params, const struct matmul_problem *al
     one->slots = lists->slots + lists->begin[expert];
     one->weights += (uint64_t)expert * panels * all->panel_bytes;
     if (one->bias)
-        one->bias = (const unsigned char *)all->bias + (uint64_t)(expert * all->n) * dtype_bytes(all->bias_dtype);
+        one->bias =
+            (const unsigned char *)all->bias + (uint64_t)expert * panels * PANEL_ROWS * dtype_bytes(all->bias_dtype);
     plan_blocking(params, one, kernels, blocking);
 }
 

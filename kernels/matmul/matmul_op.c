@@ -19,7 +19,7 @@ static uint64_t matmul_out_columns(const int64_t *params)
 {
     const uint64_t n = (uint64_t)matmul_expert_n(params);
     const uint64_t parts = matmul_shares_x(params) || params[MATMUL_PARTS] ? (uint64_t)matmul_slots(params, 1) : 1;
-    if (params[MATMUL_BLOCK_N]) return n * (uint64_t)matmul_blocks(params);
+    if (matmul_blocks(params)) return n * (uint64_t)matmul_blocks(params);
     return (matmul_is_gated(params) ? n / 2 : n) * parts;
 }
 
@@ -118,14 +118,14 @@ static const char *const tunable_names[MATMUL_TUNABLES] = {
 
 static const char *blocks_illegal(const int64_t *params)
 {
-    const int64_t rows = (int64_t)(panel_count((uint64_t)params[MATMUL_BLOCK_N]) * PANEL_ROWS);
+    const int64_t rows = matmul_padded_block_n(params);
     if (params[MATMUL_N] % rows) return "parameter n is not a multiple of block_n rounded up to 16";
     if (params[MATMUL_N] / rows > INT32_MAX / params[MATMUL_ROWS]) return "rows times blocks are above 2^31 - 1";
     if (params[MATMUL_X_PITCH] && params[MATMUL_X_PITCH] / params[MATMUL_K] < params[MATMUL_N] / rows)
         return "parameter x_pitch is below the blocks times k";
-    if (params[MATMUL_EXPERTS] || params[MATMUL_HAS_BIAS] || params[MATMUL_HAS_RESIDUAL] || params[MATMUL_HAS_NORM] ||
+    if (params[MATMUL_HAS_BIAS] || params[MATMUL_HAS_RESIDUAL] || params[MATMUL_HAS_NORM] ||
         params[MATMUL_HAS_X_SCALES] || params[MATMUL_EPILOGUE] != ACTIVATION_NONE)
-        return "blocks with experts, a bias, a residual, a norm, x_scales or an activation";
+        return "blocks with a bias, a residual, a norm, x_scales or an activation";
     return NULL;
 }
 
@@ -135,6 +135,12 @@ static const char *experts_illegal(const int64_t *params)
     if (matmul_top_k(params) > params[MATMUL_EXPERTS]) return "parameter route_width is above twice the experts";
     if (params[MATMUL_N] % params[MATMUL_EXPERTS]) return "parameter n is not a multiple of the experts";
     if (params[MATMUL_HAS_NORM] && !matmul_shares_x(params)) return "a norm with experts without an activation";
+    if (params[MATMUL_BLOCK_N]) {
+        if (matmul_shares_x(params)) return "block_n with experts and an activation";
+        if (params[MATMUL_X_PITCH]) return "x_pitch with experts";
+        if (params[MATMUL_N] / params[MATMUL_EXPERTS] != matmul_padded_block_n(params))
+            return "parameter n is not block_n rounded up to 16 for each expert";
+    }
     if (params[MATMUL_PARTS] && (matmul_shares_x(params) || params[MATMUL_HAS_RESIDUAL]))
         return "parts with an activation or a residual";
     return params[MATMUL_HAS_X_SCALES] ? "x_scales with experts" : NULL;
@@ -174,7 +180,7 @@ static const char *illegal(const int64_t *params)
         const char *why = experts_illegal(params);
         if (why) return why;
     }
-    if (params[MATMUL_BLOCK_N] > 0) return blocks_illegal(params);
+    if (params[MATMUL_BLOCK_N] > 0 && !params[MATMUL_EXPERTS]) return blocks_illegal(params);
     if (params[MATMUL_X_PITCH]) return "x_pitch without blocks";
     if (!matmul_is_gated(params)) return NULL;
     if (activation == ACTIVATION_SOFTCAP) return "a gate with a softcap";
@@ -191,7 +197,7 @@ static const char *cpu_illegal(const int64_t *params)
     if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
     if (matmul_is_gated(params) && matmul_expert_n(params) % (2 * PANEL_ROWS) != 0)
         return "parameter n is not a multiple of 32 with a gate, or not of 32 for each expert";
-    if (matmul_expert_n(params) % PANEL_ROWS != 0 && params[MATMUL_EXPERTS] > 1)
+    if (params[MATMUL_EXPERTS] > 1 && params[MATMUL_N] / params[MATMUL_EXPERTS] % PANEL_ROWS != 0)
         return "parameter n is not a multiple of 16 for each expert";
     /* The instruction set with the most registers comes last: its reason names the actual error. */
     const char *why = NULL;
@@ -204,7 +210,7 @@ static const char *cpu_illegal(const int64_t *params)
 
 int64_t matmul_matrices_read(const int64_t *params)
 {
-    if (params[MATMUL_BLOCK_N]) return matmul_blocks(params);
+    if (matmul_blocks(params)) return matmul_blocks(params);
     if (!params[MATMUL_EXPERTS]) return 1;
     const double experts = (double)params[MATMUL_EXPERTS], passed = 1 - (double)matmul_top_k(params) / experts;
     double unread = experts;

@@ -36,7 +36,8 @@ static double dot(const struct op_call *call, int64_t row, int64_t part, int64_t
 static void routed_row(const struct op_call *call, int64_t row, int64_t first, int64_t last)
 {
     const int64_t *params = call->params;
-    const int64_t top_k = matmul_top_k(params), n_count = matmul_expert_n(params), inner = n_count / 2;
+    const int64_t top_k = matmul_top_k(params), n_count = matmul_expert_n(params), inner = n_count / 2,
+                  rows_each = params[MATMUL_N] / params[MATMUL_EXPERTS];
     const float *routes = (const float *)call->operands[MATMUL_ROUTES] + row * 2 * top_k;
     const float *residual = call->operands[MATMUL_RESIDUAL];
     float *out = call->operands[MATMUL_OUT];
@@ -45,7 +46,7 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
         float *parts = params[MATMUL_PARTS] ? out + row * top_k * n_count + n : NULL;
         for (int64_t choice = 0; choice < top_k; choice++) {
             const int64_t expert = router_expert(routes, top_k, choice, params[MATMUL_EXPERTS]);
-            const int64_t at = expert * n_count + n;
+            const int64_t at = expert * rows_each + n; /* W may have padding after each expert */
             if (!matmul_shares_x(params)) {
                 const double part = expert < 0 ? 0
                                                : (double)router_weight(routes, choice) * dot(call, row, choice, at) *
@@ -91,7 +92,7 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
     float *out = call->operands[MATMUL_OUT];
     const float *residual = call->operands[MATMUL_RESIDUAL];
     for (int64_t row = 0; row < rows; row++) {
-        if (params[MATMUL_BLOCK_N] > 0) {
+        if (matmul_blocks(params)) {
             blocks_row(call, row, first, last);
             continue;
         }

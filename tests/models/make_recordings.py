@@ -277,6 +277,18 @@ MODELS = {
         "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0], "factor": 1.0,
         "original_max_position_embeddings": 512}}),
     "axk1": ("axk1", {**SIZES, **LATENT, **ROUTED_EXPERTS, "n_group": 4, "topk_group": 2}),
+    # hidden_size is no multiple of 16, to which the rows of each expert are padded.
+    "gpt_oss-narrow": ("gpt_oss", {**SIZES, "hidden_size": 72, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 16}),
+    "qwen2_moe-windows": ("qwen2_moe", {**SIZES, **EXPERTS, "num_hidden_layers": 4, "hidden_size": 72, "shared_expert_intermediate_size": 40,
+                                        "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3}),
+    "qwen3_moe-windows": ("qwen3_moe", {**SIZES, **EXPERTS, "head_dim": 32, "use_sliding_window": True, "sliding_window": 16}),
+    "smollm3-windows": ("smollm3", {**SIZES, "num_hidden_layers": 4, "no_rope_layer_interval": 2, "pad_token_id": 0, "use_sliding_window": True,
+                                    "sliding_window": 16}),
+    # The class's partial_rotary_factor, another one, stands beside rope_parameters.
+    "glm4-dynamic": ("glm4", {**SIZES, "head_dim": 32, "pad_token_id": 0, "rope_parameters": {
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "partial_rotary_factor": 0.25}}),
+    "gpt2-scales": ("gpt2", {"n_embd": 64, "n_inner": 96, "n_layer": 3, "n_head": 2, "n_positions": 512, "vocab_size": VOCABULARY,
+                             "bos_token_id": 1, "eos_token_id": 2, "scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}),
     "smolvlm": ("smolvlm", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": {**SIGLIP, "model_type": "smolvlm_vision"},
                             "image_token_id": 310, "pad_token_id": 0}),
 }

@@ -30,7 +30,8 @@ NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite",
          "minimax_m2", "dots1", "exaone_moe", "solar_open", "flex_olmo", "youtu", "afmoe", "granitemoehybrid", "granitemoehybrid-experts",
          "granitemoehybrid-attention", "bamba", "nemotron_h", "nemotron_h-experts", "falcon_h1", "falcon_h1-norm", "arcee", "cohere", "cwm", "ernie4_5", "falcon",
          "falcon-grouped", "falcon-serial", "glm", "gpt_bigcode", "gpt_neo", "gptj", "helium", "hunyuan_v1_dense", "jais2", "ministral", "nanochat",
-         "olmo", "phi", "vaultgemma", "granitemoeshared", "hunyuan_v1_moe", "hyperclovax", "apertus", "opt", "hy_v3", "mellum", "mistral3-mistral4", "axk1", "minicpm3")
+         "olmo", "phi", "vaultgemma", "granitemoeshared", "hunyuan_v1_moe", "hyperclovax", "apertus", "opt", "hy_v3", "mellum", "mistral3-mistral4", "axk1", "minicpm3",
+         "gpt_oss-narrow", "qwen2_moe-windows", "qwen3_moe-windows", "smollm3-windows", "glm4-dynamic", "gpt2-scales")
 PROMPT_LENGTHS = (7, 40)
 NEW_TOKENS = 16
 
