@@ -379,7 +379,8 @@ static bool divide(struct server_response_items *items, const struct server_job 
 {
     const struct server_choice *choice = job->choices;
     struct server_answer answer;
-    if (!job->request.wants_logprobs) return server_job_divide(job, 0, &items->parts);
+    size_t calls;
+    if (!job->request.wants_logprobs) return server_job_divide(job, 0, &items->parts, &calls);
     server_job_begin_answer(job, &answer);
     const bool ok = server_responses_tokens(items, job, &answer, &choice->out, choice->finish, &choice->logprobs, NULL);
     server_answer_free(&answer);

@@ -63,9 +63,21 @@ class Apis(Served):
         events = self.stream("/v1/messages", body)
         partial = "".join(data["delta"]["partial_json"] for name, data in events if name == "content_block_delta")
         self.assertIn(json.loads(partial)["place"], ("Rome", "Oslo"))
-        # Arguments that are cut are no object.
-        cut = self.server.json("POST", "/v1/messages", {**body, "max_tokens": 2})
-        self.assertEqual((cut["content"][0]["type"], cut["stop_reason"]), ("text", "max_tokens"))
+        # Arguments that are cut: their complete values.
+        inputs = []
+        for most in range(1, 30):
+            cut = self.server.json("POST", "/v1/messages", {**body, "max_tokens": most})
+            (block,) = cut["content"]
+            self.assertEqual((block["type"], block["name"]), ("tool_use", "get_weather"))
+            inputs.append(block["input"])
+            if cut["stop_reason"] == "tool_use":
+                break
+            self.assertEqual(cut["stop_reason"], "max_tokens")
+            events = self.stream("/v1/messages", {**body, "max_tokens": most})
+            self.assertEqual([data["content_block"]["type"] for name, data in events if name == "content_block_start"], ["tool_use"])
+            self.assertEqual([data["delta"]["stop_reason"] for name, data in events if name == "message_delta"], ["max_tokens"])
+        self.assertEqual(inputs[0], {})
+        self.assertIn(inputs[-1].get("place"), ("Rome", "Oslo"))
 
     def test_responses(self):
         body = {"model": "tools", "input": "Hello", "max_output_tokens": 10, "temperature": 0}
