@@ -87,13 +87,18 @@ bool server_messages_reply(const char *model, const struct server_job *job, stru
 
 /* ---- streams ---- */
 
+bool server_messages_ping(struct server_buffer *out)
+{
+    return print_event("ping", json_pack("{s:s}", "type", "ping"), out);
+}
+
 bool server_messages_begin(const char *model, const struct server_job *job, struct server_buffer *out)
 {
     return print_event("message_start",
                        json_pack("{s:s, s:o}", "type", "message_start", "message",
                                  message_object(model, job, json_array(), NULL, NULL, usage_of(job, 0, 0))),
                        out) &&
-           print_event("ping", json_pack("{s:s}", "type", "ping"), out);
+           server_messages_ping(out);
 }
 
 static bool close_block(struct server_message_blocks *blocks, struct server_buffer *out)

@@ -152,6 +152,12 @@ bool server_stream_next(struct server_stream *stream, struct server_model *model
     return !done || print_last(stream, model, job, out);
 }
 
+bool server_stream_ping(enum server_shape shape, struct server_buffer *out)
+{
+    /* OpenAI's API has no such event: a line that begins with a colon is a comment. */
+    return shape == SERVER_MESSAGES ? server_messages_ping(out) : server_buffer_text(out, ": ping\n\n");
+}
+
 bool server_stream_has_news(const struct server_stream *stream, const struct server_job *job)
 {
     bool news = !stream->has_begun || (job->done && !stream->finished);

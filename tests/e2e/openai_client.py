@@ -205,6 +205,22 @@ def timeouts():
     check(events[-1].choices[0].finish_reason == "length", events)
 
 
+def comments():
+    """The server sends comments in a stream that waits; the package skips them."""
+    for _ in range(20):  # the stream may begin early
+        busy = client.completions.create(**ENDLESS, stream=True)
+        watch.wait_until(lambda: len(watch.busy()) == 4)
+        streams = [client.completions.create(model="fables", prompt=PROMPT, max_tokens=4, stream=True) for _ in range(2)]
+        text = "".join(chunk.choices[0].text for chunk in streams[0])
+        lines = list(streams[1].response.iter_lines())
+        busy.close()
+        watch.wait_until(lambda: not watch.busy())
+        check(text and text in "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines if line.startswith("data: {")), lines)
+        if ": ping" in lines:
+            return
+    check(False, "no comments")
+
+
 def closed_streams():
     """Streams that are left in the middle."""
     for create, endless in ((client.completions.create, ENDLESS), (client.chat.completions.create, ENDLESS_CHAT)):
@@ -259,6 +275,7 @@ responses()
 embeddings()
 errors()
 timeouts()
+comments()
 closed_streams()
 asyncio.run(cancelled())
 asyncio.run(many())

@@ -181,5 +181,52 @@ class Apis(Served):
         self.refused("/v1/embeddings", {"model": "chat", "input": "x"}, 400, "model", "hidden states", "--hidden")
 
 
+class Pings(unittest.TestCase):
+    """Streams that wait have something to send, so that proxies keep the connection."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("tools=" + tools_engine(), "--ping", "0.05")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+    def wait_for_a_slot(self, path, body):
+        """A stream of a request that waits until one of another client ends."""
+        busy = self.server.connect()
+        busy.request("POST", "/v1/completions", json.dumps({"prompt": "A fox", "max_tokens": 1000, "n": 128, "ignore_eos": True, "stream": True}),
+                     {"Content-Type": "application/json"})
+        self.server.wait_until(lambda: len(self.server.busy_slots()) == 4)
+        reply = self.server.request("POST", path, {**body, "stream": True})
+        busy.close()
+        self.server.wait_until(lambda: not self.server.busy_slots())
+        self.assertEqual(reply.status, 200)
+        return reply.body.decode()
+
+    def check(self, path, body, ping, first):
+        for _ in range(50):  # a slot may be free early
+            *events, end = self.wait_for_a_slot(path, body).split("\n\n")
+            self.assertEqual(end, "")
+            others = [event for event in events if event != ping]
+            self.assertIn(first, others[0])
+            self.assertGreater(len(others), 2)
+            pings = len(events) - len(others)
+            if pings > 1:
+                break
+        self.assertGreater(pings, 1)
+        self.assertIn(first, events[0])  # before the prompt is computed
+        return others
+
+    def test_chats(self):
+        for model in (self.check("/v1/chat/completions", {"messages": HELLO, "max_tokens": 5}, ": ping", '"role":"assistant"'),
+                      self.check("/v1/responses", {"input": "Hello", "max_output_tokens": 5}, ": ping", "response.created")):
+            self.assertTrue(all(event.startswith(("data: ", "event: ")) for event in model), model)
+
+    def test_messages(self):
+        body = {"messages": HELLO, "max_tokens": 5}
+        self.check("/v1/messages", body, 'event: ping\ndata: {"type":"ping"}', "message_start")
+
+
 if __name__ == "__main__":
     unittest.main()
