@@ -391,14 +391,16 @@ TEST(test_formats)
     json_t *list =
         json_loads(test_json(
                        "[{'type': 'function', 'function': {'name': 'f', 'parameters': {'properties': {'a': {'$ref': "
-                       "'#/$defs/x'}, '$ref': {'const': {'$ref': '#'}}}, '$defs': {'x': {'type': 'null'}}}}}]"),
+                       "'#/$defs/x'}, 'b': {'$ref': '/$defs/x'}, '$ref': {'const': {'$ref': '#'}}}, '$defs': {'x': "
+                       "{'type': 'null'}}}}}]"),
                    0, NULL);
     assert_true(server_tools_read(list, &tools, &error));
     tools.choice = SERVER_TOOLS_REQUIRED;
     tools.one_call = true;
     expect_format("{'type':'array','minItems':1,'items':{'anyOf':[{'type':'object','properties':{'name':{'const':'f'},"
                   "'arguments':{'$ref':'#/$defs/0'}},'required':['name','arguments'],'additionalProperties':false}]},"
-                  "'$defs':{'0':{'properties':{'a':{'$ref':'#/$defs/0/$defs/x'},'$ref':{'const':{'$ref':'#'}}},"
+                  "'$defs':{'0':{'properties':{'a':{'$ref':'#/$defs/0/$defs/x'},'b':{'$ref':'#/$defs/0/$defs/"
+                  "x'},'$ref':{'const':{'$ref':'#'}}},"
                   "'$defs':{'x':{'type':'null'}},'type':'object'}},'maxItems':1}");
     server_tools_free(&tools);
     json_decref(list);

@@ -137,6 +137,31 @@ TEST(test_responses)
     server_request_free(&request);
 }
 
+TEST(test_what_other_servers_gave)
+{
+    accept(SERVER_RESPONSES, false,
+           "{'input': [{'role': 'user', 'content': 'q'}, {'type': 'reasoning', 'id': 'r', 'summary': [{'type': "
+           "'summary_text', 'text': 's'}, {'type': 'summary_text', 'text': 't'}], 'encrypted_content': null}, {'role': "
+           "'assistant', 'content': 'a'}, {'type': 'reasoning', 'id': 'r', 'summary': [{'type': 'summary_text', "
+           "'text': 's'}], 'content': [{'type': 'reasoning_text', 'text': 'u'}]}, {'role': 'user', 'content': 'p'}], "
+           "'reasoning': {'summary': 'detailed'}, 'prompt_cache_options': {'mode': 'implicit'}, 'tools': [{'type': "
+           "'function', 'name': 'f'}, {'type': 'function', 'name': 'g'}], 'tool_choice': {'type': 'allowed_tools', "
+           "'mode': 'required', 'tools': [{'type': 'function', 'name': 'g'}]}}");
+    assert_string_equal(
+        request.variables,
+        test_json("{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':'g'}}],'messages':[{"
+                  "'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'s\\nt'},{"
+                  "'role':'assistant','content':'','reasoning_content':'u'},{'role':'user','content':'p'}]}"));
+    assert_int_equal(request.tools.choice, SERVER_TOOLS_REQUIRED);
+    server_request_free(&request);
+    accept(SERVER_MESSAGES, false,
+           "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'q'}, {'role': 'system', 'content': 's'}], "
+           "'context_management': {'edits': [{'type': 'clear_thinking_20251015', 'keep': 'all'}]}}");
+    assert_non_null(strstr(request.variables, test_json("{'role':'user','content':'q'},{'role':'system','content':"
+                                                        "'s'}]")));
+    server_request_free(&request);
+}
+
 /* A text for each of many thoughts of one message: the time is linear in them. */
 TEST(test_many_thoughts)
 {
@@ -228,7 +253,16 @@ TEST(test_refused)
         {SERVER_MESSAGES, "{" ASK ", 'stop': ['x']}", "stop", "stop|not known"},
         {SERVER_RESPONSES, "{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools[0]", "web_search"},
         {SERVER_RESPONSES, "{'input': 'x', 'text': {'verbosity': 'high'}}", "text", "verbosity"},
-        {SERVER_RESPONSES, "{'input': 'x', 'reasoning': {'summary': 'detailed'}}", "reasoning", "summary"},
+        {SERVER_RESPONSES, "{'input': 'x', 'reasoning': {'summary': 'concise'}}", "reasoning", "summary"},
+        {SERVER_RESPONSES, "{'input': [{'type': 'reasoning', 'id': 'r', 'summary': ['x']}]}", "input[0]", "text"},
+        {SERVER_RESPONSES, "{'input': 'x', 'tool_choice': {'type': 'allowed_tools', 'tools': []}}", "tool_choice",
+         "mode"},
+        {SERVER_MESSAGES, "{" ASK ", 'context_management': {'edits': [{'type': 'clear_tool_uses_20250919'}]}}",
+         "context_management", "clear_thinking|clear_tool_uses"},
+        {SERVER_MESSAGES,
+         "{" ASK ", 'context_management': {'edits': [{'type': 'clear_thinking_20251015', 'keep': {'type': "
+         "'thinking_turns', 'value': 1}}]}}",
+         "context_management", "all"},
         {SERVER_RESPONSES, "{'input': [{'type': 'item_reference', 'id': 'x'}]}", "input[0]", "item_reference"},
         {SERVER_RESPONSES, "{'input': [{'role': 'user', 'content': [{'type': 'input_image'}]}]}", "input[0]",
          "input_image"},

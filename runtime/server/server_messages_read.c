@@ -154,6 +154,17 @@ static bool read_block(const char *place, const char *role, const json_t *block,
                                 type);
 }
 
+/* What a later message of the system says holds from there on. */
+static bool add_system(const char *place, const json_t *content, json_t *messages, struct server_error *error)
+{
+    json_t *texts = json_array();
+    bool ok = (texts || server_fail_memory(error)) && read_texts(place, content, texts, error);
+    if (ok && json_array_size(texts))
+        ok = server_convert_add(messages, json_pack("{s:s, s:O}", "role", "system", "content", texts), error);
+    json_decref(texts);
+    return ok;
+}
+
 static bool read_message(size_t index, const json_t *message, json_t *messages, struct server_error *error)
 {
     static const char *const members[] = {"role", "content"};
@@ -162,8 +173,12 @@ static bool read_message(size_t index, const json_t *message, json_t *messages, 
     snprintf(place, sizeof place, "messages.%zu", index);
     if (!json_is_object(message)) return server_convert_wrong(error, place, "an object", message);
     if (!server_convert_members(place, message, members, 2, error)) return false;
+    if (is_text(role, "system") && index) return add_system(place, content, messages, error);
     if (!is_text(role, "user") && !is_text(role, "assistant"))
-        return server_convert_wrong(error, place, "\"user\" or \"assistant\" in \"role\"", role);
+        return server_convert_wrong(error, place,
+                                    index ? "\"user\", \"assistant\" or \"system\" in \"role\""
+                                          : "\"user\" or \"assistant\" in \"role\"",
+                                    role);
     if (json_is_string(content))
         return server_convert_add(messages, json_pack("{s:O, s:O}", "role", role, "content", content), error);
     snprintf(place, sizeof place, "messages.%zu.content", index);
@@ -202,7 +217,7 @@ static bool convert_messages(const struct server_conversion *row, const json_t *
     for (size_t i = 0; i < json_array_size(value); i++)
         if (!read_message(i, json_array_get(value, i), messages, error)) return false;
     const json_t *last = json_array_get(value, json_array_size(value) - 1);
-    return is_text(json_object_get(last, "role"), "user") ||
+    return !is_text(json_object_get(last, "role"), "assistant") ||
            server_convert_wrong(error, row->field,
                                 "a last message of the user, since this server does not continue answers",
                                 json_object_get(last, "role"));
@@ -351,6 +366,27 @@ static bool convert_output(const struct server_conversion *row, const json_t *va
                               error);
 }
 
+/* Clients ask to keep all reasoning of earlier answers, which is what the server does. */
+static bool convert_management(const struct server_conversion *row, const json_t *value, json_t *chat,
+                               struct server_error *error)
+{
+    static const char *const members[] = {"edits"}, *const inner[] = {"type", "keep"};
+    const json_t *edits = server_convert_get(value, "edits");
+    (void)chat;
+    if (!json_is_object(value)) return server_convert_wrong(error, row->field, "an object", value);
+    if (!server_convert_members(row->field, value, members, 1, error)) return false;
+    if (edits && !json_is_array(edits)) return server_convert_wrong(error, row->field, "an array in \"edits\"", edits);
+    for (size_t i = 0; i < json_array_size(edits); i++) {
+        const json_t *edit = json_array_get(edits, i), *type = json_object_get(edit, "type");
+        if (!json_is_string(type) || strncmp(json_string_value(type), "clear_thinking_", 15) != 0 ||
+            !is_text(json_object_get(edit, "keep"), "all"))
+            return server_convert_wrong(error, row->field,
+                                        "no edit but \"clear_thinking_...\" that has \"all\" in \"keep\"", type);
+        if (!server_convert_members(row->field, edit, inner, 2, error)) return false;
+    }
+    return true;
+}
+
 /* Anthropic's packages then send all messages each time. */
 static bool convert_thread(const struct server_conversion *row, const json_t *value, json_t *chat,
                            struct server_error *error)
@@ -382,7 +418,7 @@ static const struct server_conversion rows[] = {
     {"service_tier", .neutral = {"\"auto\"", "\"standard_only\""}},
     {"container", .convert = NULL},
     {"mcp_servers", .neutral = {"[]"}},
-    {"context_management", .convert = NULL},
+    {"context_management", .convert = convert_management},
     {"thread", .convert = convert_thread},
 };
 enum { COUNTED_ROWS = 10 };

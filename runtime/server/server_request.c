@@ -113,6 +113,27 @@ static bool read_label(const struct field *field, const json_t *value, struct se
     return json_is_string(value) || wrong(error, field->name, "a string", value);
 }
 
+/* An object that changes nothing: a hint for what this server does by itself. */
+static bool read_hint(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    (void)request;
+    return json_is_object(value) || wrong(error, field->name, "an object", value);
+}
+
+/* Labels for a list of stored answers, which this server does not keep. */
+static bool read_labels(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    const char *key;
+    const json_t *text;
+    (void)request;
+    if (!json_is_object(value)) return wrong(error, field->name, "an object", value);
+    json_object_foreach ((json_t *)(uintptr_t)value, key, text)
+        if (!json_is_string(text)) return wrong(error, field->name, "an object of strings", text);
+    return true;
+}
+
 static bool read_stream_options(const struct field *field, const json_t *value, struct server_request *request,
                                 struct server_error *error)
 {
@@ -387,6 +408,9 @@ static const struct field fields[] = {
     {"safety_identifier", SERVER_CHAT, .read = read_label},
     {"prompt_cache_key", SERVER_CHAT, .read = read_label},
     {"prompt_cache_retention", SERVER_CHAT, .read = read_label},
+    {"prompt_cache_options", SERVER_CHAT, .read = read_hint},
+    {"prediction", SERVER_CHAT, .read = read_hint},
+    {"metadata", SERVER_CHAT, .read = read_labels},
 };
 
 /* Fields that clients send with the value that changes nothing; any other value is refused. */
@@ -408,7 +432,6 @@ static const struct {
     {"verbosity", SERVER_CHAT, {"\"medium\""}},
     {"modalities", SERVER_CHAT, {"[\"text\"]"}},
     {"store", SERVER_CHAT, {"false"}},
-    {"metadata", SERVER_CHAT, {"{}"}},
     {"service_tier", SERVER_CHAT, {"\"auto\"", "\"default\""}},
 };
 

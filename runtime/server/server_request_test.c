@@ -174,6 +174,51 @@ TEST(test_chat)
     server_request_free(&request);
 }
 
+/* What clients send beside what matters: hints for caches, labels, and reasoning under the name that newer releases of vLLM give it. */
+TEST(test_hints)
+{
+    accept(SERVER_CHAT,
+           "{'messages': [{'role': 'system', 'content': [{'type': 'text', 'text': 'a', 'cache_control': {'type': "
+           "'ephemeral'}}]}, {'role': 'user', 'content': 'b', 'cache_control': {'type': 'ephemeral'}}, {'role': "
+           "'assistant', 'content': 'c', 'reasoning': 'r'}, {'role': 'assistant', 'content': 'd', 'reasoning': 'r', "
+           "'reasoning_content': 's'}, {'role': 'user', 'content': [{'type': 'text', 'text': 'e', "
+           "'prompt_cache_breakpoint': {'mode': 'explicit'}}]}], 'tools': [{'type': 'function', 'cache_control': "
+           "{'type': 'ephemeral'}, 'function': {'name': 'f', 'cache_control': {'type': 'ephemeral'}}}], 'metadata': "
+           "{'a': 'b'}, 'prompt_cache_options': {'mode': 'implicit'}, 'prediction': {'type': 'content', 'content': "
+           "'x'}}");
+    assert_string_equal(
+        request.variables,
+        test_json("{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':'f'}}],'messages':[{"
+                  "'role':'system','content':'a'},{'role':'user','content':'b'},{'role':'assistant','content':'c',"
+                  "'reasoning_content':'r'},{'role':'assistant','content':'d','reasoning_content':'s'},{'role':'user',"
+                  "'content':'e'}]}"));
+    server_request_free(&request);
+}
+
+#define TOOLS                                                                                \
+    "'messages': [{'role': 'user', 'content': 'x'}], 'tools': [{'type': 'function', "        \
+    "'function': {'name': 'f'}}, {'type': 'function', 'function': {'name': 'g'}}, {'type': " \
+    "'function', 'function': {'name': 'h'}}]"
+
+/* The tools that are not allowed are left out. */
+TEST(test_allowed_tools)
+{
+    static const char *const modes[] = {"auto", "required"};
+    for (int i = 0; i < 2; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': '%s', 'tools': "
+                 "[{'type': 'function', 'function': {'name': 'h'}}, {'type': 'function', 'function': {'name': "
+                 "'f'}}]}}}",
+                 modes[i]);
+        accept(SERVER_CHAT, text);
+        assert_int_equal(request.tools.choice, i ? SERVER_TOOLS_REQUIRED : SERVER_TOOLS_AUTO);
+        assert_non_null(strstr(request.variables, test_json("'tools':[{'type':'function','function':{'name':'f'}},{"
+                                                            "'type':'function','function':{'name':'h'}}]")));
+        server_request_free(&request);
+    }
+}
+
 TEST(test_inputs_of_embeddings)
 {
     accept(SERVER_EMBEDDING, "{'input': ['a', [5, 6]], 'encoding_format': 'base64', 'dimensions': 7, 'user': 'u'}");
@@ -259,6 +304,22 @@ TEST(test_refused)
         {SERVER_COMPLETION, "[]", "body", "expected an object", 400},
         {SERVER_COMPLETION, "{", "", "not valid JSON", 400},
         {SERVER_CHAT, "{'messages': []}", "messages", "at least one", 400},
+        {SERVER_CHAT, "{'messages': [], 'metadata': {'a': 1}}", "metadata", "an object of strings|found 1", 400},
+        {SERVER_CHAT, "{'messages': [], 'metadata': 'a'}", "metadata", "an object", 400},
+        {SERVER_CHAT, "{'messages': [], 'prediction': 'a'}", "prediction", "an object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'assistant', 'content': 'x', 'reasoning': 1}]}", "messages[0].reasoning",
+         "a string", 400},
+        {SERVER_CHAT, "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools'}}", "tool_choice", "allowed_tools", 400},
+        {SERVER_CHAT,
+         "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'none', 'tools': []}}}",
+         "tool_choice", "mode|'none'", 400},
+        {SERVER_CHAT,
+         "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': []}}}",
+         "tool_choice", "at least one", 400},
+        {SERVER_CHAT,
+         "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': [{'type': "
+         "'function', 'function': {'name': 'i'}}]}}}",
+         "tool_choice", "one of the tools|'i'", 400},
         {SERVER_CHAT, "{'messages': [], 'verbosity': 'low'}", "verbosity", "not supported|medium", 400},
         {SERVER_CHAT, "{'messages': [], 'prompt_cache_key': 1}", "prompt_cache_key", "a string", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'safety_identifier': 's'}", "safety_identifier", "not known", 400},

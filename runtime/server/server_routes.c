@@ -248,6 +248,11 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
     }
 }
 
+static bool print_count(enum server_shape shape, uint64_t tokens, struct server_buffer *out)
+{
+    return shape == SERVER_MESSAGES ? server_messages_count(tokens, out) : server_responses_count(tokens, out);
+}
+
 static unsigned answer_count(struct server_exchange *exchange, struct server_buffer *out)
 {
     struct server_request request;
@@ -255,7 +260,7 @@ static unsigned answer_count(struct server_exchange *exchange, struct server_buf
     bool ok = read_request(exchange, SERVER_CHAT, true, &request);
     if (ok && !((model = find_model(exchange, request.model)) &&
                 server_job_tokenize(server_model_target(model), &request, &exchange->error) &&
-                (server_messages_count(request.prompts->count, out) || server_fail_memory(&exchange->error)))) {
+                (print_count(exchange->shape, request.prompts->count, out) || server_fail_memory(&exchange->error)))) {
         server_input_rename(exchange->shape, &exchange->error);
         ok = false;
     }
@@ -294,6 +299,7 @@ static const struct server_route routes[] = {
     {"/v1/messages", "POST", false, answer_chat, JSON_TYPE},
     {"/v1/messages/count_tokens", "POST", false, answer_count, JSON_TYPE},
     {"/v1/responses", "POST", false, answer_chat, JSON_TYPE},
+    {"/v1/responses/input_tokens", "POST", false, answer_count, JSON_TYPE},
     {"/v1/embeddings", "POST", false, answer_embeddings, JSON_TYPE},
     {"/tokenize", "POST", false, answer_tokenize, JSON_TYPE},
     {"/detokenize", "POST", false, answer_detokenize, JSON_TYPE},

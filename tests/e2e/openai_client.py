@@ -158,6 +158,12 @@ def responses():
     events = list(client.responses.create(**options, top_logprobs=2, stream=True))
     deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
     check([one.logprob for one in deltas] == [one.logprob for one in tokens], deltas)
+    counted = client.responses.input_tokens.count(model="tools", input="Hello", instructions="Be brief.")
+    check(counted.input_tokens == whole.usage.input_tokens, counted)
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "choose"}]}
+    other = {"type": "function", "name": "other", "parameters": schema, "strict": True}
+    (only,) = client.responses.create(**{**called, "tools": [other, tool], "tool_choice": allowed}).output
+    check(only.name == "choose", only)
     refused(openai.BadRequestError, lambda: client.responses.create(**options, store=True), "store", "unsupported_parameter")
     refused(openai.BadRequestError, lambda: client.responses.create(**options, previous_response_id="resp_1"), "previous_response_id",
             "unsupported_parameter")

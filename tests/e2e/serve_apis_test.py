@@ -118,6 +118,13 @@ class Apis(Served):
         self.assertEqual(names[2:-1], ["response.output_item.added", "response.function_call_arguments.delta",
                                        "response.function_call_arguments.done", "response.output_item.done"])
 
+    def test_count_of_responses(self):
+        body = {"model": "tools", "input": "Hello", "instructions": "Be brief."}
+        whole = self.server.json("POST", "/v1/responses", {**body, "max_output_tokens": 1})
+        self.assertEqual(self.server.json("POST", "/v1/responses/input_tokens", body),
+                         {"object": "response.input_tokens", "input_tokens": whole["usage"]["input_tokens"]})
+        self.refused("/v1/responses/input_tokens", {**body, "input": 7}, 400, "input", "found 7")
+
     def usages(self, path, body):
         """The usage of a whole answer and those that a stream of it tells, in order."""
         yield self.server.json("POST", path, body)["usage"]
