@@ -7,6 +7,7 @@
 
 #include "formats/base/json.h"
 #include "runtime/server/server_buffer.h"
+#include "runtime/server/server_partial.h"
 
 enum { MOST_ROLE_BYTES = 32 };
 
@@ -106,6 +107,14 @@ static bool check_fields(size_t index, json_t *message, struct server_error *err
 
 /* ---- calls ---- */
 
+/* The complete values of an object that was cut, as those of a named function may be; NULL: the text is something else. */
+static json_t *read_cut_arguments(const char *text, size_t size)
+{
+    struct server_partial partial = {0};
+    server_partial_push(&partial, text, size);
+    return text[strspn(text, " \t\r\n")] == '{' && !partial.is_whole ? server_partial_object(text, size) : NULL;
+}
+
 /* An owned object; NULL: the text or value is none. */
 static json_t *read_arguments(const json_t *value)
 {
@@ -114,6 +123,7 @@ static json_t *read_arguments(const json_t *value)
     if (!json_is_string(value)) return NULL;
     if (!json_string_length(value)) return json_object();
     json_t *read = json_parse(json_string_value(value), json_string_length(value), "arguments", &ignored);
+    if (!read) return read_cut_arguments(json_string_value(value), json_string_length(value));
     if (json_is_object(read)) return read;
     json_decref(read);
     return NULL;

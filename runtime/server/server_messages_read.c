@@ -40,10 +40,11 @@ static bool make_blocks(struct blocks *blocks, struct server_error *error)
     return (blocks->texts && blocks->calls && blocks->thoughts) || server_fail_memory(error);
 }
 
-/* cache_control says what to keep for later requests, which the server does by itself. */
+/* cache_control says what to keep for later requests, which the server does by itself; citations, what an answer of another server is based
+ * on. */
 static bool read_text_block(const char *place, const json_t *block, json_t *texts, struct server_error *error)
 {
-    static const char *const members[] = {"type", "text", "cache_control"};
+    static const char *const members[] = {"type", "text", "cache_control", "citations"};
     const json_t *text = json_object_get(block, "text");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(text)) return server_convert_wrong(error, place, "a string in \"text\"", text);
@@ -76,15 +77,20 @@ static bool read_thinking(const char *place, const json_t *block, struct blocks 
     return server_convert_add(blocks->thoughts, json_incref(thought), error);
 }
 
+static bool is_direct(const json_t *caller) { return !caller || is_text(json_object_get(caller, "type"), "direct"); }
+
 static bool read_tool_use(const char *place, const json_t *block, struct blocks *blocks, struct server_error *error)
 {
-    static const char *const members[] = {"type", "id", "name", "input", "cache_control"};
+    static const char *const members[] = {"type", "id", "name", "input", "cache_control", "caller"};
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
                  *input = json_object_get(block, "input");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(id) || !json_is_string(name))
         return server_convert_wrong(error, place, "strings in \"id\" and \"name\"", json_is_string(id) ? name : id);
     if (!json_is_object(input)) return server_convert_wrong(error, place, "an object in \"input\"", input);
+    if (!is_direct(server_convert_get(block, "caller")))
+        return server_convert_wrong(error, place, "\"direct\" in the \"type\" of \"caller\"",
+                                    json_object_get(json_object_get(block, "caller"), "type"));
     return server_convert_add(blocks->calls,
                               json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name",
                                         name, "arguments", input),
@@ -148,6 +154,8 @@ static bool read_block(const char *place, const char *role, const json_t *block,
         return flush(role, blocks, messages, error) && read_tool_result(place, block, messages, error);
     if (!is_user && is_text(type, "tool_use")) return read_tool_use(place, block, blocks, error);
     if (!is_user && is_text(type, "thinking")) return read_thinking(place, block, blocks, error);
+    /* None but the server that has made it can read it. */
+    if (!is_user && is_text(type, "redacted_thinking")) return true;
     return server_convert_wrong(error, place,
                                 is_user ? "a block of type \"text\" or \"tool_result\""
                                         : "a block of type \"text\", \"tool_use\" or \"thinking\"",
@@ -407,6 +415,8 @@ static const struct server_conversion rows[] = {
     {"output_config", .name = "reasoning_effort"}, /* for failures alone */
     {"cache_control", .convert = convert_cache},
     {"speed", .neutral = {"\"standard\""}},
+    {"mcp_servers", .neutral = {"[]"}},
+    {"context_management", .convert = convert_management},
     /* Not in bodies whose tokens are counted, from here on. */
     {"max_tokens", .convert = server_convert_copy},
     {"stream", .convert = server_convert_copy},
@@ -417,11 +427,9 @@ static const struct server_conversion rows[] = {
     {"metadata", .convert = convert_metadata},
     {"service_tier", .neutral = {"\"auto\"", "\"standard_only\""}},
     {"container", .convert = NULL},
-    {"mcp_servers", .neutral = {"[]"}},
-    {"context_management", .convert = convert_management},
     {"thread", .convert = convert_thread},
 };
-enum { COUNTED_ROWS = 10 };
+enum { COUNTED_ROWS = 12 };
 
 static const json_t *budget_of(const json_t *body)
 {

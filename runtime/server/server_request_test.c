@@ -100,6 +100,9 @@ TEST(test_formats)
         {"'guided_json': '{ }'", "{ }", ENG_GRAMMAR_JSON_SCHEMA},
         {"'guided_regex': 'a+'", "a+", ENG_GRAMMAR_REGEX},
         {"'guided_choice': ['x', 'y']", "['x','y']", ENG_GRAMMAR_CHOICES},
+        {"'structured_outputs': {'json': {'b': [1]}, 'regex': null}", "{'b':[1]}", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'structured_outputs': {'regex': 'a+'}", "a+", ENG_GRAMMAR_REGEX},
+        {"'structured_outputs': {'choice': ['x']}", "['x']", ENG_GRAMMAR_CHOICES},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256];
@@ -199,6 +202,20 @@ TEST(test_hints)
     "'messages': [{'role': 'user', 'content': 'x'}], 'tools': [{'type': 'function', "        \
     "'function': {'name': 'f'}}, {'type': 'function', 'function': {'name': 'g'}}, {'type': " \
     "'function', 'function': {'name': 'h'}}]"
+
+/* What a limit has cut can be sent back. */
+TEST(test_cut_arguments)
+{
+    accept(
+        SERVER_CHAT,
+        "{'messages': [{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{'}}, "
+        "{'function': {'name': 'f', 'arguments': ' {\\'a\\': 1, \\'b'}}]}], 'length_penalty': 1.0, 'use_beam_search': "
+        "false, 'include_stop_str_in_output': false, 'spaces_between_special_tokens': true, 'priority': 0, "
+        "'include_reasoning': true, 'echo': false, 'best_of': 1}");
+    assert_non_null(strstr(request.variables, test_json("{'name':'f','arguments':{}}")));
+    assert_non_null(strstr(request.variables, test_json("{'name':'f','arguments':{'a':1}}")));
+    server_request_free(&request);
+}
 
 /* The tools that are not allowed are left out. */
 TEST(test_allowed_tools)
@@ -331,6 +348,8 @@ TEST(test_refused)
          "array|found 1", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[]'}}]}]}",
          "messages[0].tool_calls", "JSON object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{a}'}}]}]}",
+         "messages[0].tool_calls", "JSON object", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': null}]}", "messages[0].content", "found null", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_call_id': 1}]}", "messages[0].tool_call_id",
          "a string", 400},
@@ -370,6 +389,12 @@ TEST(test_refused)
          "response_format", "json_schema.strict", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'guided_regex': 'a', 'guided_choice': ['b']}", "guided_choice",
          "guided_regex|both", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'structured_outputs': {}}", "structured_outputs", "json, regex", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'structured_outputs': {'grammar': 'a'}}", "structured_outputs", "grammar",
+         400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'structured_outputs': {'regex': 'a', 'choice': ['a']}}",
+         "structured_outputs", "both", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'length_penalty': 0.5}", "length_penalty", "set it to 1", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': '{}', 'ignore_eos': true}", "ignore_eos", "guided_json",
          400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': 5}", "guided_json", "JSON Schema", 400},

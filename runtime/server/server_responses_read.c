@@ -145,19 +145,21 @@ static bool add_texts(const char *place, const json_t *parts, json_t *texts, str
     return true;
 }
 
-/* The texts of reasoning, joined by line feeds; where there are none, as other servers keep them back, those of its summary. */
+/* The texts of reasoning, joined by line feeds; where there are none, as other servers keep them back, those of its summary.
+ * Encrypted reasoning is passed over. */
 static bool add_reasoning(const char *place, const json_t *item, struct input *input, struct server_error *error)
 {
-    static const char *const members[] = {"type", "id", "summary", "content", "status"};
+    static const char *const members[] = {"type", "id", "summary", "content", "status", "encrypted_content"};
     const json_t *content = server_convert_get(item, "content"), *summary = server_convert_get(item, "summary");
     if (!server_convert_members(place, item, members, sizeof members / sizeof *members, error)) return false;
-    json_t *message = pending(input, "reasoning_content", error);
-    if (!message) return false;
-    json_t *texts = json_array(), *all = NULL;
+    json_t *texts = json_array(), *all = NULL, *message = NULL;
     bool ok = (texts || server_fail_memory(error)) && add_texts(place, content, texts, error);
     if (ok && !json_array_size(texts)) ok = add_texts(place, summary, texts, error);
-    if (ok) all = server_convert_join(texts, error);
-    ok = all && (!json_string_length(all) || server_convert_put(message, "reasoning_content", json_incref(all), error));
+    if (ok) ok = (all = server_convert_join(texts, error)) != NULL;
+    if (ok && json_string_length(all)) {
+        message = pending(input, "reasoning_content", error);
+        ok = message && server_convert_put(message, "reasoning_content", json_incref(all), error);
+    }
     json_decref(texts);
     json_decref(all);
     return ok;
