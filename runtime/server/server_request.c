@@ -430,7 +430,6 @@ static const struct {
     {"spaces_between_special_tokens", GENERATE, {"true"}},
     {"priority", GENERATE, {"0"}},
     {"include_reasoning", SERVER_CHAT, {"true"}},
-    {"echo", SERVER_CHAT, {"false"}},
     {"suffix", SERVER_COMPLETION, {"\"\""}},
     {"functions", SERVER_CHAT, {"[]"}},
     {"function_call", SERVER_CHAT, {"\"none\"", "\"auto\""}},

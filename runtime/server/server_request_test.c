@@ -211,7 +211,7 @@ TEST(test_cut_arguments)
         "{'messages': [{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{'}}, "
         "{'function': {'name': 'f', 'arguments': ' {\\'a\\': 1, \\'b'}}]}], 'length_penalty': 1.0, 'use_beam_search': "
         "false, 'include_stop_str_in_output': false, 'spaces_between_special_tokens': true, 'priority': 0, "
-        "'include_reasoning': true, 'echo': false, 'best_of': 1}");
+        "'include_reasoning': true, 'best_of': 1}");
     assert_non_null(strstr(request.variables, test_json("{'name':'f','arguments':{}}")));
     assert_non_null(strstr(request.variables, test_json("{'name':'f','arguments':{'a':1}}")));
     server_request_free(&request);
