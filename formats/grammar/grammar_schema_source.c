@@ -160,18 +160,20 @@ json_t *schema_resolve(struct schema *schema, const json_t *reference)
 {
     const char *text = json_string_value(reference);
     json_t *at = schema->root;
-    if (!text || text[0] != '#') {
+    /* Some clients leave the '#' out. */
+    const bool is_short = text && text[0] == '/';
+    if (!text || (text[0] != '#' && !is_short)) {
         schema_fail(schema,
                     "$ref: expected \"#\", \"#/...\" or \"#NAME\", a place in the same document, found \"%.80s\"",
                     text ? text : json_type_name(reference));
         return NULL;
     }
-    if (text[1] && text[1] != '/') {
+    if (!is_short && text[1] && text[1] != '/') {
         at = find_anchor(schema, schema->root, text + 1, 0);
         if (!at) schema_fail(schema, "$ref \"%.120s\" names no $anchor of the document", text);
         return at;
     }
-    for (const char *part = text + 1; *part == '/' && at;) {
+    for (const char *part = text + !is_short; *part == '/' && at;) {
         char name[256];
         size_t size = 0;
         for (part++; *part && *part != '/' && size + 1 < sizeof name; part++) {

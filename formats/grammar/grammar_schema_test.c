@@ -326,6 +326,19 @@ TEST(any_object)
     grammar_close(grammar);
 }
 
+/* As in "#/$defs/a". */
+TEST(references_without_a_hash)
+{
+    struct grammar *grammar =
+        test_schema_open("{'type':'array','items':{'$ref':'/$defs/a~1b'},'minItems':1,'$defs':{'a/b':{'enum':[7]}}}",
+                         NULL);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
+    assert_true(test_accepts(matcher, "[7]", 3));
+    assert_false(test_accepts(matcher, "[8]", 3));
+    grammar_matcher_close(matcher);
+    grammar_close(grammar);
+}
+
 /* Outputs cannot nest deeper than the bound, and near it the masks still lead to an end. */
 TEST(depth_is_bounded_without_a_dead_end)
 {
@@ -398,6 +411,7 @@ TEST(unsupported_and_wrong_schemas_are_refused_by_name)
     expect_refusal("{'$ref':'#here'}", "#here|$anchor");
     expect_refusal("{'$ref':'http://example.com/x'}", "$ref|http://example.com/x");
     expect_refusal("{'$ref':'#/$defs/missing'}", "#/$defs/missing");
+    expect_refusal("{'$ref':'/$defs/missing'}", "/$defs/missing");
     expect_refusal("{'properties':{'a':{'$ref':'#/$defs/missing'}}}", "#/properties/a");
     expect_refusal("{'type':'string','format':'iri'}", "'format'|iri");
     expect_refusal("{'type':'string','pattern':'(?=a)b'}", "/pattern|look-around|byte 2");

@@ -20,6 +20,7 @@ enum {
     DEFAULT_QUEUE = 1024,
     DEFAULT_BODY_BYTES = 4 << 20,
     DEFAULT_TIMEOUT = 600,
+    DEFAULT_PING = 15, /* proxies close a connection without a byte for a minute, some for half of one */
     DEFAULT_HTTP_THREADS = 4,
     /* descriptors besides those of connections and of threads that serve them: files, GPUs */
     OTHER_DESCRIPTORS = 128,
@@ -41,7 +42,7 @@ struct arguments {
     const char *host, *key_file, *draft_path;
     uint64_t port, prompt_step, step_ms, kv_tokens, kv_bytes, kept_bytes, speculate;
     uint64_t max_queue, max_connections, max_body, max_prompt, http_threads;
-    double timeout;
+    double timeout, ping;
     bool quiet, finished, speculate_given;
     struct cli_devices devices;
     struct server_name names[MOST_MODELS];
@@ -79,6 +80,9 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"timeout", 0, "S", .real = &arguments->timeout, .most = 1000000, .above_zero = "above 0",
          .help =
              "seconds in which a request must be answered (600); also, how long the end of the program waits for them"},
+        {"ping", 0, "S", .real = &arguments->ping, .most = 1000000, .above_zero = "above 0",
+         .help = "seconds without an event after which a stream has a ping or a comment, which clients skip, so that "
+                 "proxies keep the connection (15)"},
         {"http-threads", 0, "N", .number = &arguments->http_threads, .least = 1, .most = 64,
          .help = "threads that receive requests and send answers (4)"},
         {.help = "memory:"},
@@ -143,6 +147,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     arguments->max_queue = DEFAULT_QUEUE;
     arguments->max_body = DEFAULT_BODY_BYTES;
     arguments->timeout = DEFAULT_TIMEOUT;
+    arguments->ping = DEFAULT_PING;
     arguments->http_threads = DEFAULT_HTTP_THREADS;
     int code = read_flags(argc, argv, arguments);
     if (code || arguments->finished) return code;
@@ -225,6 +230,7 @@ static int start(struct program *program)
                                            .max_body = arguments->max_body,
                                            .http_threads = arguments->http_threads,
                                            .timeout = arguments->timeout,
+                                           .ping = arguments->ping,
                                            .quiet = arguments->quiet};
     if (!server_start(&options, &program->server, &status)) return cli_fail_status(&status);
     printf("%s: ready at %s\n", cli_program(), program->address.url);

@@ -78,8 +78,11 @@ static ssize_t read_stream(void *context, uint64_t position, char *to, size_t ca
     (void)position;
     if (exchange->sent == events->size) {
         events->size = exchange->sent = 0;
-        if (!server_stream_next(&exchange->stream, exchange->model, exchange->job, events))
-            return MHD_CONTENT_READER_END_WITH_ERROR;
+        const bool ping = atomic_exchange(&exchange->ping_is_due, false);
+        bool ok = server_stream_next(&exchange->stream, exchange->model, exchange->job, events);
+        if (ok && ping && !events->size && !exchange->stream.finished)
+            ok = server_stream_ping(exchange->job->request.shape, events);
+        if (!ok) return MHD_CONTENT_READER_END_WITH_ERROR;
     }
     if (events->size) {
         size_t size = events->size - exchange->sent;
@@ -344,8 +347,6 @@ static void watch_connection(void *context, struct MHD_Connection *connection, v
     }
 }
 
-static void client_left(void *context) { atomic_store((atomic_bool *)context, true); }
-
 /* ---- the server ---- */
 
 /* The library leaves its socket open after some failures. `original`: a descriptor of the same socket. */
@@ -414,7 +415,8 @@ bool server_start(const struct server_options *options, struct server **server, 
     made->options = *options;
     made->created = (int64_t)now.tv_sec;
     double receive = options->timeout < RECEIVE_SECONDS ? options->timeout : RECEIVE_SECONDS;
-    made->peers = server_peers_create(receive, options->timeout + RECEIVE_SECONDS, client_left);
+    made->peers =
+        server_peers_create(receive, options->timeout + RECEIVE_SECONDS, server_exchange_abandon, server_exchange_ping);
     made->threads = calloc(options->http_threads, sizeof *made->threads);
     const bool ok = made->peers && made->threads ? start_threads(made, status)
                                                  : status_fail(status, STATUS_MACHINE, "out of memory");

@@ -259,6 +259,13 @@ static bool try_other(struct server_answer *answer)
     return false;
 }
 
+static bool ends_header(const char *pattern)
+{
+    static const char end[] = "<|message|>";
+    const size_t size = strlen(pattern), end_size = sizeof end - 1;
+    return size >= end_size && strcmp(pattern + size - end_size, end) == 0;
+}
+
 static bool go_on_in_pattern(struct server_answer *answer, struct server_parts *parts, bool *more)
 {
     enum server_matched matched = server_match_step(&answer->match, rest(answer), rest_size(answer));
@@ -275,12 +282,14 @@ static bool go_on_in_pattern(struct server_answer *answer, struct server_parts *
     if (matched == SERVER_MATCH_NONE && answer->is_bound && !answer->after_call) return use_rest(answer, parts);
     if (matched == SERVER_MATCH_NONE) return use_text(answer, SERVER_PART_CONTENT, answer->match.at, parts);
     answer->used += answer->match.at;
+    answer->in_message = ends_header(answer->match.pattern);
     if (!answer->after_call) drop_space(answer);
     return true;
 }
 
 static bool add_arguments(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts)
 {
+    server_partial_push(&answer->named, text, size);
     if (answer->calls) return server_parts_text(parts, SERVER_PART_ARGUMENTS, text, size);
     answer->calls = 1;
     return server_parts_call(parts, answer->tools->named, "", text, size);
@@ -353,7 +362,9 @@ static bool is_part_of_marker(const struct server_answer *answer)
     if (!size) return false;
     const bool has_token =
         (has_prefix(answer, "<|") && memchr(text, '>', size)) || memmem(text, size, bar, strlen(bar));
-    const bool is_header = has_prefix(answer, " to=") && (answer->skip_space || !answer->has_content);
+    /* " to=functions." of gpt-oss, which no other pattern begins like. */
+    const bool is_header =
+        has_prefix(answer, " t") && !answer->in_message && (answer->skip_space || !answer->has_content);
     return has_token || is_header || answer->after_call || (answer->is_json && text[0] == '<');
 }
 
@@ -379,6 +390,11 @@ bool server_answer_finish(struct server_answer *answer, bool is_cut, struct serv
     if (ok && kind == SERVER_PART_CONTENT && !answer->after_call) ok = flush_space(answer, kind, parts);
     answer->held.size = answer->used = answer->space.size = 0;
     return ok;
+}
+
+size_t server_answer_calls(const struct server_answer *answer)
+{
+    return answer->state == SERVER_ANSWER_NAMED && !answer->named.is_whole ? 0 : answer->calls;
 }
 
 /* Whether it is in reasoning, or some may begin yet. */

@@ -6,6 +6,7 @@
 
 #include "runtime/server/server_calls.h"
 #include "runtime/server/server_dialects.h"
+#include "runtime/server/server_partial.h"
 
 enum server_answer_state {
     SERVER_ANSWER_PLAIN,   /* all is content */
@@ -23,15 +24,17 @@ struct server_answer {
     size_t used;                /* bytes of `held` that are */
     struct server_buffer space; /* of the kind of text that came last: dropped if something else follows */
     struct server_match match;
-    bool is_required;   /* all is an array of calls */
-    bool is_bound;      /* all is either calls or content, as the first bytes tell */
-    bool is_json;       /* is_bound: the content is JSON */
-    bool start_is_past; /* patterns of beginnings do not match any more */
-    size_t next_start;  /* index of the first one that was not tried */
-    bool is_start;      /* `match` is one of them */
+    struct server_partial named; /* NAMED: the arguments so far */
+    bool is_required;            /* all is an array of calls */
+    bool is_bound;               /* all is either calls or content, as the first bytes tell */
+    bool is_json;                /* is_bound: the content is JSON */
+    bool start_is_past;          /* patterns of beginnings do not match any more */
+    size_t next_start;           /* index of the first one that was not tried */
+    bool is_start;               /* `match` is one of them */
     bool has_content;
     bool skip_space;  /* white space that comes next is dropped */
     bool after_call;  /* nothing but white space has come since a call */
+    bool in_message;  /* the marker that came last ends a header of gpt-oss */
     bool has_dropped; /* the end of the answer, which was cut */
     size_t calls;
 };
@@ -46,6 +49,8 @@ bool server_answer_push(struct server_answer *answer, const char *text, size_t s
 /* is_cut: the limit of tokens or a stop string has ended the answer. A marker or a call of one of the tools that it has cut is left out, but for
  * the arguments of a NAMED one. What may be text stays content: the beginning of a marker without a special token, a call of something else. */
 bool server_answer_finish(struct server_answer *answer, bool is_cut, struct server_parts *parts);
+/* Calls that can be made: the arguments of a NAMED one may not be whole. */
+size_t server_answer_calls(const struct server_answer *answer);
 /* Reads the text of one token, without its parts. *is_thought: it is of reasoning or of a marker of that. Once no reasoning can begin any
  * more, the answer is PLAIN and has no memory. False: out of memory. */
 bool server_answer_follow(struct server_answer *answer, const char *text, size_t size, bool *is_thought);

@@ -282,7 +282,13 @@ TEST(test_cut)
         {"<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>I look.<|end|><|start|>", "I look."},
         {"<|channel|>analysis<|message|>", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions",
          "(Hm.)"},
+        {"<|channel|>analysis<|message|>", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to", "(Hm.)"},
+        {"<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to",
+         "I look."},
         {"<|channel|>analysis<|message|>", " to=functions", ""},
+        {"<|channel|>analysis<|message|>", " to", ""},
+        {"<|channel|>analysis<|message|>", "<|channel|>final<|message|> to", "to"},
+        {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>Set it to", "Set it to"},
         {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>Set it to=fun", "Set it to=fun"},
         {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>a <", "a <"},
         {"<|channel|>analysis<|message|>", "<|channel|>", ""},
@@ -328,6 +334,32 @@ TEST(test_cut_of_bound)
     is_bound = is_cut = is_json = false;
 }
 
+static size_t count_calls(const char *text)
+{
+    struct server_answer answer;
+    struct server_parts parts = {0};
+    server_answer_begin(&answer, NULL, &tools, false);
+    assert_true(server_answer_push(&answer, text, strlen(text), &parts));
+    assert_true(server_answer_finish(&answer, false, &parts));
+    const size_t calls = server_answer_calls(&answer);
+    server_answer_free(&answer);
+    server_parts_free(&parts);
+    return calls;
+}
+
+/* Whatever has ended it: a named function's arguments are a call only if they are whole. */
+TEST(test_calls_that_count)
+{
+    use_tools("{'type': 'function', 'function': {'name': 'get'}}");
+    assert_int_equal(count_calls(""), 0);
+    assert_int_equal(count_calls("{\"n\": {}"), 0);
+    assert_int_equal(count_calls("{\"n\": {}}"), 1);
+    use_tools("'required'");
+    assert_int_equal(count_calls("[{\"name\":\"get\",\"arguments\":{}}"), 0);
+    assert_int_equal(count_calls("[{\"name\":\"get\",\"arguments\":{}}]"), 1);
+    server_tools_free(&tools);
+}
+
 TEST(test_forced)
 {
     use_tools("'required'");
@@ -359,14 +391,16 @@ TEST(test_formats)
     json_t *list =
         json_loads(test_json(
                        "[{'type': 'function', 'function': {'name': 'f', 'parameters': {'properties': {'a': {'$ref': "
-                       "'#/$defs/x'}, '$ref': {'const': {'$ref': '#'}}}, '$defs': {'x': {'type': 'null'}}}}}]"),
+                       "'#/$defs/x'}, 'b': {'$ref': '/$defs/x'}, '$ref': {'const': {'$ref': '#'}}}, '$defs': {'x': "
+                       "{'type': 'null'}}}}}]"),
                    0, NULL);
     assert_true(server_tools_read(list, &tools, &error));
     tools.choice = SERVER_TOOLS_REQUIRED;
     tools.one_call = true;
     expect_format("{'type':'array','minItems':1,'items':{'anyOf':[{'type':'object','properties':{'name':{'const':'f'},"
                   "'arguments':{'$ref':'#/$defs/0'}},'required':['name','arguments'],'additionalProperties':false}]},"
-                  "'$defs':{'0':{'properties':{'a':{'$ref':'#/$defs/0/$defs/x'},'$ref':{'const':{'$ref':'#'}}},"
+                  "'$defs':{'0':{'properties':{'a':{'$ref':'#/$defs/0/$defs/x'},'b':{'$ref':'#/$defs/0/$defs/"
+                  "x'},'$ref':{'const':{'$ref':'#'}}},"
                   "'$defs':{'x':{'type':'null'}},'type':'object'}},'maxItems':1}");
     server_tools_free(&tools);
     json_decref(list);

@@ -7,6 +7,7 @@
 
 #include "formats/base/json.h"
 #include "runtime/server/server_buffer.h"
+#include "runtime/server/server_partial.h"
 
 enum { MOST_ROLE_BYTES = 32 };
 
@@ -27,6 +28,12 @@ static bool is_role(const json_t *value)
            strspn(role, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == size;
 }
 
+/* Members that say what to keep for later requests, which the server does by itself: routers put them where Anthropic's API has them. */
+static bool is_hint(const char *key)
+{
+    return strcmp(key, "cache_control") == 0 || strcmp(key, "prompt_cache_breakpoint") == 0;
+}
+
 /* Appends the text of one part. */
 static bool add_part(size_t index, const json_t *part, struct server_buffer *text, struct server_error *error)
 {
@@ -37,7 +44,7 @@ static bool add_part(size_t index, const json_t *part, struct server_buffer *tex
                      json_object_get(part, "type"));
     if (!json_is_string(content)) return wrong(error, index, ".content", "a string in \"text\" of each part", content);
     json_object_foreach ((json_t *)(uintptr_t)part, key, value)
-        if (strcmp(key, "type") != 0 && strcmp(key, "text") != 0 && !json_is_null(value))
+        if (strcmp(key, "type") != 0 && strcmp(key, "text") != 0 && !is_hint(key) && !json_is_null(value))
             return server_fail(error, 400, "unknown_parameter", "messages",
                                "messages[%zu].content: field '%.64s' of a part is not known to this server", index,
                                key);
@@ -77,14 +84,15 @@ static bool is_answer(const json_t *message)
 
 static bool check_fields(size_t index, json_t *message, struct server_error *error)
 {
-    static const char *const known[] = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"};
+    static const char *const known[] = {"role",         "content",           "name",     "tool_calls",
+                                        "tool_call_id", "reasoning_content", "reasoning"};
     const char *key;
     const json_t *value;
     char param[SERVER_PARAM_BYTES];
     json_object_foreach (message, key, value) {
         /* Answers of other servers have empty lists. parsed: the content once more, which OpenAI's package adds. */
-        bool is_known =
-            json_is_null(value) || (is_answer(message) && (is_empty_list(value) || strcmp(key, "parsed") == 0));
+        bool is_known = json_is_null(value) || is_hint(key) ||
+                        (is_answer(message) && (is_empty_list(value) || strcmp(key, "parsed") == 0));
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known = is_known || strcmp(key, known[i]) == 0;
         if (is_known) continue;
         snprintf(param, sizeof param, "messages[%zu].%s", index, key);
@@ -99,6 +107,14 @@ static bool check_fields(size_t index, json_t *message, struct server_error *err
 
 /* ---- calls ---- */
 
+/* The complete values of an object that was cut, as those of a named function may be; NULL: the text is something else. */
+static json_t *read_cut_arguments(const char *text, size_t size)
+{
+    struct server_partial partial = {0};
+    server_partial_push(&partial, text, size);
+    return text[strspn(text, " \t\r\n")] == '{' && !partial.is_whole ? server_partial_object(text, size) : NULL;
+}
+
 /* An owned object; NULL: the text or value is none. */
 static json_t *read_arguments(const json_t *value)
 {
@@ -107,6 +123,7 @@ static json_t *read_arguments(const json_t *value)
     if (!json_is_string(value)) return NULL;
     if (!json_string_length(value)) return json_object();
     json_t *read = json_parse(json_string_value(value), json_string_length(value), "arguments", &ignored);
+    if (!read) return read_cut_arguments(json_string_value(value), json_string_length(value));
     if (json_is_object(read)) return read;
     json_decref(read);
     return NULL;
@@ -152,14 +169,21 @@ static bool add_calls(size_t index, const json_t *calls, json_t *made, struct se
 
 /* ---- messages ---- */
 
-static bool add_text(size_t index, const json_t *message, const char *member, json_t *made, struct server_error *error)
+/* Adds the text of one member under the name of another. */
+static bool add_text_as(size_t index, const json_t *message, const char *member, const char *name, json_t *made,
+                        struct server_error *error)
 {
     char place[32];
     json_t *value = json_object_get(message, member);
     snprintf(place, sizeof place, ".%s", member);
     if (!value || json_is_null(value)) return true;
     if (!json_is_string(value)) return wrong(error, index, place, "a string", value);
-    return json_put(made, member, json_incref(value)) || server_fail_memory(error);
+    return json_put(made, name, json_incref(value)) || server_fail_memory(error);
+}
+
+static bool add_text(size_t index, const json_t *message, const char *member, json_t *made, struct server_error *error)
+{
+    return add_text_as(index, message, member, member, made, error);
 }
 
 /* A message that has calls needs no content, and an answer may be empty, as one whose only call was cut is. */
@@ -195,6 +219,7 @@ static bool add_message(size_t index, json_t *message, json_t *list, struct serv
     bool ok = (made && json_put(made, "role", role_of(role)) && json_put(made, "content", json_incref(content))) ||
               server_fail_memory(error);
     ok = ok && add_text(index, message, "name", made, error) && add_text(index, message, "tool_call_id", made, error) &&
+         add_text_as(index, message, "reasoning", "reasoning_content", made, error) && /* newer releases of vLLM */
          add_text(index, message, "reasoning_content", made, error) &&
          add_calls(index, json_object_get(message, "tool_calls"), made, error);
     ok = ok && (json_add(list, json_incref(made)) || server_fail_memory(error));

@@ -49,7 +49,9 @@ struct server_exchange {
     struct server_buffer events; /* of the stream, not sent yet from `sent` on */
     size_t sent;
     bool is_streaming;
-    bool is_suspended; /* under the lock of the model */
+    bool is_suspended;          /* under the lock of the model */
+    _Atomic double quiet_since; /* of a stream: cli_seconds() of the last time that it was suspended; 0: not yet */
+    atomic_bool ping_is_due;
 };
 
 /* How a path is answered. */
@@ -77,5 +79,10 @@ enum server_shape server_shape_of(const char *path);
 
 /* Suspends the exchange unless the job is done. False: it is done. */
 bool server_exchange_wait(struct server_exchange *exchange);
+
+/* Both are called by the thread that checks the peers, while the exchange waits for its job. */
+void server_exchange_abandon(void *exchange);
+/* Resumes a stream of which nothing was sent for a time, so that a proxy does not take it for lost. */
+void server_exchange_ping(void *exchange, double now);
 
 #endif

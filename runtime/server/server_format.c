@@ -92,22 +92,54 @@ static bool read_response_format(const char *field, const json_t *value, struct 
            wrong(error, field, ".type", "\"text\", \"json_object\" or \"json_schema\"", json_object_get(value, "type"));
 }
 
-bool server_format_read(const char *field, const json_t *value, struct server_format *format,
+static bool read_choices(const char *field, const json_t *value, struct server_format *format,
+                         struct server_error *error)
+{
+    if (!json_is_array(value)) return wrong(error, field, "", "an array of strings", value);
+    return set_format(format, field, ENG_GRAMMAR_CHOICES, error) && set_json(format, value, error);
+}
+
+static bool read_regex(const char *field, const json_t *value, struct server_format *format, struct server_error *error)
+{
+    if (!json_is_string(value)) return wrong(error, field, "", "a regular expression, a string", value);
+    return set_format(format, field, ENG_GRAMMAR_REGEX, error) && set_string(format, value, error);
+}
+
+static bool read_schema(const char *field, const json_t *value, struct server_format *format,
                         struct server_error *error)
 {
-    if (strcmp(field, "response_format") == 0) return read_response_format(field, value, format, error);
-    if (strcmp(field, "guided_regex") == 0) {
-        if (!json_is_string(value)) return wrong(error, field, "", "a regular expression, a string", value);
-        return set_format(format, field, ENG_GRAMMAR_REGEX, error) && set_string(format, value, error);
-    }
-    if (strcmp(field, "guided_choice") == 0) {
-        if (!json_is_array(value)) return wrong(error, field, "", "an array of strings", value);
-        return set_format(format, field, ENG_GRAMMAR_CHOICES, error) && set_json(format, value, error);
-    }
     if (!json_is_object(value) && !json_is_string(value))
         return wrong(error, field, "", "a JSON Schema, an object or its text", value);
     return set_format(format, field, ENG_GRAMMAR_JSON_SCHEMA, error) &&
            (json_is_string(value) ? set_string(format, value, error) : set_json(format, value, error));
+}
+
+/* Where newer releases of vLLM have what the guided_ fields are. */
+static bool read_structured(const char *field, const json_t *value, struct server_format *format,
+                            struct server_error *error)
+{
+    static const struct {
+        const char *name;
+        bool (*read)(const char *field, const json_t *value, struct server_format *format, struct server_error *error);
+    } kinds[] = {{"json", read_schema}, {"regex", read_regex}, {"choice", read_choices}};
+    static const char *const members[] = {"json", "regex", "choice"};
+    if (!json_is_object(value)) return wrong(error, field, "", "an object", value);
+    if (!check_members(field, "", value, members, sizeof members / sizeof *members, error)) return false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const json_t *own = json_object_get(value, kinds[i].name);
+        if (own && !json_is_null(own) && !kinds[i].read(field, own, format, error)) return false;
+    }
+    return format->field || wrong(error, field, "", "one of json, regex and choice", value);
+}
+
+bool server_format_read(const char *field, const json_t *value, struct server_format *format,
+                        struct server_error *error)
+{
+    if (strcmp(field, "response_format") == 0) return read_response_format(field, value, format, error);
+    if (strcmp(field, "structured_outputs") == 0) return read_structured(field, value, format, error);
+    if (strcmp(field, "guided_regex") == 0) return read_regex(field, value, format, error);
+    if (strcmp(field, "guided_choice") == 0) return read_choices(field, value, format, error);
+    return read_schema(field, value, format, error);
 }
 
 void server_format_free(struct server_format *format)

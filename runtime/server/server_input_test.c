@@ -63,7 +63,9 @@ TEST(test_messages)
            "'content': 'r'}]}");
     assert_non_null(strstr(request.variables, test_json("{'role':'assistant','content':''},{'role':'user'")));
     server_request_free(&request);
-    accept(SERVER_MESSAGES, true, "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's'}");
+    accept(SERVER_MESSAGES, true,
+           "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's', 'mcp_servers': [], 'context_management': "
+           "{'edits': []}}");
     assert_int_equal(request.thinking, SERVER_THINKING_FREE);
     server_request_free(&request);
     for (int counts = 0; counts < 2; counts++) {
@@ -134,6 +136,42 @@ TEST(test_responses)
     server_request_free(&request);
     accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 0}");
     assert_false(request.wants_logprobs);
+    server_request_free(&request);
+}
+
+TEST(test_what_other_servers_gave)
+{
+    accept(SERVER_RESPONSES, false,
+           "{'input': [{'role': 'user', 'content': 'q'}, {'type': 'reasoning', 'id': 'r', 'summary': [{'type': "
+           "'summary_text', 'text': 's'}, {'type': 'summary_text', 'text': 't'}], 'encrypted_content': null}, {'role': "
+           "'assistant', 'content': 'a'}, {'type': 'reasoning', 'id': 'r', 'summary': [{'type': 'summary_text', "
+           "'text': 's'}], 'content': [{'type': 'reasoning_text', 'text': 'u'}]}, {'role': 'user', 'content': 'p'}], "
+           "'reasoning': {'summary': 'detailed'}, 'prompt_cache_options': {'mode': 'implicit'}, 'tools': [{'type': "
+           "'function', 'name': 'f'}, {'type': 'function', 'name': 'g'}], 'tool_choice': {'type': 'allowed_tools', "
+           "'mode': 'required', 'tools': [{'type': 'function', 'name': 'g'}]}}");
+    assert_string_equal(
+        request.variables,
+        test_json("{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':'g'}}],'messages':[{"
+                  "'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'s\\nt'},{"
+                  "'role':'assistant','content':'','reasoning_content':'u'},{'role':'user','content':'p'}]}"));
+    assert_int_equal(request.tools.choice, SERVER_TOOLS_REQUIRED);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false,
+           "{'input': [{'role': 'user', 'content': 'q'}, {'type': 'reasoning', 'id': 'r', 'summary': [], "
+           "'encrypted_content': 'x'}, {'role': 'user', 'content': 'p'}]}");
+    assert_non_null(
+        strstr(request.variables, test_json("[{'role':'user','content':'q'},{'role':'user','content':'p'}]")));
+    server_request_free(&request);
+    accept(
+        SERVER_MESSAGES, false,
+        "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'p'}, {'role': 'assistant', 'content': [{'type': "
+        "'redacted_thinking', 'data': 'x'}, {'type': 'text', 'text': 'a', 'citations': [{'type': 'x'}]}, {'type': "
+        "'tool_use', 'id': 'i', 'name': 'f', 'input': {}, 'caller': {'type': 'direct'}}]}, {'role': 'user', "
+        "'content': 'q'}, {'role': 'system', 'content': 's'}], "
+        "'context_management': {'edits': [{'type': 'clear_thinking_20251015', 'keep': 'all'}]}}");
+    assert_non_null(strstr(request.variables, test_json("{'role':'assistant','content':'a','tool_calls'")));
+    assert_non_null(strstr(request.variables, test_json("{'role':'user','content':'q'},{'role':'system','content':"
+                                                        "'s'}]")));
     server_request_free(&request);
 }
 
@@ -228,7 +266,20 @@ TEST(test_refused)
         {SERVER_MESSAGES, "{" ASK ", 'stop': ['x']}", "stop", "stop|not known"},
         {SERVER_RESPONSES, "{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools[0]", "web_search"},
         {SERVER_RESPONSES, "{'input': 'x', 'text': {'verbosity': 'high'}}", "text", "verbosity"},
-        {SERVER_RESPONSES, "{'input': 'x', 'reasoning': {'summary': 'detailed'}}", "reasoning", "summary"},
+        {SERVER_RESPONSES, "{'input': 'x', 'reasoning': {'summary': 'concise'}}", "reasoning", "summary"},
+        {SERVER_RESPONSES, "{'input': [{'type': 'reasoning', 'id': 'r', 'summary': ['x']}]}", "input[0]", "text"},
+        {SERVER_RESPONSES, "{'input': 'x', 'tool_choice': {'type': 'allowed_tools', 'tools': []}}", "tool_choice",
+         "mode"},
+        {SERVER_MESSAGES,
+         "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 'i', 'name': "
+         "'f', 'input': {}, 'caller': {'type': 'code'}}]}, {'role': 'user', 'content': 'x'}]}",
+         "messages.0.content.0", "direct|code"},
+        {SERVER_MESSAGES, "{" ASK ", 'context_management': {'edits': [{'type': 'clear_tool_uses_20250919'}]}}",
+         "context_management", "clear_thinking|clear_tool_uses"},
+        {SERVER_MESSAGES,
+         "{" ASK ", 'context_management': {'edits': [{'type': 'clear_thinking_20251015', 'keep': {'type': "
+         "'thinking_turns', 'value': 1}}]}}",
+         "context_management", "all"},
         {SERVER_RESPONSES, "{'input': [{'type': 'item_reference', 'id': 'x'}]}", "input[0]", "item_reference"},
         {SERVER_RESPONSES, "{'input': [{'role': 'user', 'content': [{'type': 'input_image'}]}]}", "input[0]",
          "input_image"},

@@ -385,11 +385,9 @@ uint64_t server_job_cached_tokens(const struct server_job *job)
     return tokens;
 }
 
-bool server_job_is_cut(enum server_finish finish, const char *stop) { return finish == SERVER_FINISH_LENGTH || stop; }
-
-size_t server_job_calls(const struct server_job *job, size_t calls, const char *stop)
+bool server_job_is_cut(const struct server_choice *choice)
 {
-    return stop && job->request.tools.choice == SERVER_TOOLS_NAMED ? 0 : calls;
+    return choice->finish == SERVER_FINISH_LENGTH || choice->stop.found || choice->at_own_token;
 }
 
 void server_job_begin_answer(const struct server_job *job, struct server_answer *answer)
@@ -400,15 +398,15 @@ void server_job_begin_answer(const struct server_job *job, struct server_answer 
     if (job->is_bound) server_answer_bind(answer, job->is_json);
 }
 
-bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts)
+bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts, size_t *calls)
 {
     struct server_answer answer;
     const struct server_choice *divided = &job->choices[choice];
     const struct server_buffer *text = &divided->out;
-    const bool is_cut = server_job_is_cut(divided->finish, stop_strings_found(&divided->stop));
     server_job_begin_answer(job, &answer);
-    bool ok =
-        server_answer_push(&answer, text->data, text->size, parts) && server_answer_finish(&answer, is_cut, parts);
+    bool ok = server_answer_push(&answer, text->data, text->size, parts) &&
+              server_answer_finish(&answer, server_job_is_cut(divided), parts);
+    *calls = server_answer_calls(&answer);
     server_answer_free(&answer);
     return ok;
 }

@@ -29,6 +29,7 @@ struct server_choice {
     uint64_t tokens, reasoning_tokens; /* reasoning: with its markers */
     uint64_t cached_tokens; /* of its prompt, from the prefix cache; does not change any more when there are tokens */
     enum server_finish finish;
+    bool at_own_token; /* one of the request's own stop_token_ids has ended it, which may be anywhere */
 };
 
 struct server_job {
@@ -78,13 +79,11 @@ void server_job_free(struct server_job *job);
 
 /* The reader of a choice's text. */
 void server_job_begin_answer(const struct server_job *job, struct server_answer *answer);
-/* Divides the whole text of a choice. Requires: the job is done. False: out of memory. */
-bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts);
+/* Divides the whole text of a choice. *calls: those that can be made. Requires: the job is done. False: out of memory. */
+bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts, size_t *calls);
 
-/* Whether an answer may have ended within a call: the limit of tokens has ended it, or a stop string (NULL: none has). */
-bool server_job_is_cut(enum server_finish finish, const char *stop);
-/* Calls of an answer for which its finish reason is one: a named function's arguments are not complete where a stop string has ended them. */
-size_t server_job_calls(const struct server_job *job, size_t calls, const char *stop);
+/* Whether an answer may have ended within a call: the limit of tokens has ended it, a stop string or a stop token. */
+bool server_job_is_cut(const struct server_choice *choice);
 
 /* Index of the prompt of a choice. */
 size_t server_job_prompt_of(const struct server_job *job, size_t choice);

@@ -54,12 +54,10 @@ static json_t *block_of(const struct server_part *part)
 {
     if (part->kind == SERVER_PART_REASONING)
         return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", text_of(&part->text), "signature", "");
-    json_t *input = part->kind == SERVER_PART_CALL
-                        ? json_loadb(part->text.data ? part->text.data : "", part->text.size, 0, NULL)
-                        : NULL;
-    /* Arguments that were cut by the limit of tokens are no object: they stay as a text. */
-    if (!input) return json_pack("{s:s, s:o}", "type", "text", "text", text_of(&part->text));
-    return json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", part->id, "name", part->name, "input", input);
+    if (part->kind != SERVER_PART_CALL) return json_pack("{s:s, s:o}", "type", "text", "text", text_of(&part->text));
+    /* A named function's arguments may be cut: a client that reads a stream makes an object of them, too. */
+    return json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", part->id, "name", part->name, "input",
+                     server_partial_object(part->text.data ? part->text.data : "", part->text.size));
 }
 
 static json_t *message_object(const char *model, const struct server_job *job, json_t *content, const char *reason,
@@ -76,12 +74,8 @@ bool server_messages_reply(const char *model, const struct server_job *job, stru
     struct server_parts parts = {0};
     json_t *content = json_array();
     size_t calls = 0;
-    bool ok = content && server_job_divide(job, 0, &parts);
-    for (size_t i = 0; ok && i < parts.count; i++) {
-        calls += parts.items[i].kind == SERVER_PART_CALL;
-        ok = json_add(content, block_of(&parts.items[i]));
-    }
-    calls = server_job_calls(job, calls, stop_strings_found(&choice->stop));
+    bool ok = content && server_job_divide(job, 0, &parts, &calls);
+    for (size_t i = 0; ok && i < parts.count; i++) ok = json_add(content, block_of(&parts.items[i]));
     const char *stop = calls ? NULL : stop_strings_found(&choice->stop);
     ok = ok && print(message_object(model, job, json_incref(content), reason_of(choice->finish, calls, stop), stop,
                                     usage_of(job, server_job_cached_tokens(job), choice->tokens)),
@@ -93,13 +87,18 @@ bool server_messages_reply(const char *model, const struct server_job *job, stru
 
 /* ---- streams ---- */
 
+bool server_messages_ping(struct server_buffer *out)
+{
+    return print_event("ping", json_pack("{s:s}", "type", "ping"), out);
+}
+
 bool server_messages_begin(const char *model, const struct server_job *job, struct server_buffer *out)
 {
     return print_event("message_start",
                        json_pack("{s:s, s:o}", "type", "message_start", "message",
                                  message_object(model, job, json_array(), NULL, NULL, usage_of(job, 0, 0))),
                        out) &&
-           print_event("ping", json_pack("{s:s}", "type", "ping"), out);
+           server_messages_ping(out);
 }
 
 static bool close_block(struct server_message_blocks *blocks, struct server_buffer *out)

@@ -17,6 +17,7 @@ struct server_message_blocks {
     enum server_part_kind kind; /* of the open one */
 };
 bool server_messages_begin(const char *model, const struct server_job *job, struct server_buffer *out);
+bool server_messages_ping(struct server_buffer *out);
 bool server_messages_parts(struct server_message_blocks *blocks, const struct server_parts *parts,
                            struct server_buffer *out);
 /* calls: those of the whole answer; stop: the stop string before which it has ended, which calls make no reason; NULL: none. */

@@ -40,10 +40,11 @@ static bool make_blocks(struct blocks *blocks, struct server_error *error)
     return (blocks->texts && blocks->calls && blocks->thoughts) || server_fail_memory(error);
 }
 
-/* cache_control says what to keep for later requests, which the server does by itself. */
+/* cache_control says what to keep for later requests, which the server does by itself; citations, what an answer of another server is based
+ * on. */
 static bool read_text_block(const char *place, const json_t *block, json_t *texts, struct server_error *error)
 {
-    static const char *const members[] = {"type", "text", "cache_control"};
+    static const char *const members[] = {"type", "text", "cache_control", "citations"};
     const json_t *text = json_object_get(block, "text");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(text)) return server_convert_wrong(error, place, "a string in \"text\"", text);
@@ -76,15 +77,20 @@ static bool read_thinking(const char *place, const json_t *block, struct blocks 
     return server_convert_add(blocks->thoughts, json_incref(thought), error);
 }
 
+static bool is_direct(const json_t *caller) { return !caller || is_text(json_object_get(caller, "type"), "direct"); }
+
 static bool read_tool_use(const char *place, const json_t *block, struct blocks *blocks, struct server_error *error)
 {
-    static const char *const members[] = {"type", "id", "name", "input", "cache_control"};
+    static const char *const members[] = {"type", "id", "name", "input", "cache_control", "caller"};
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
                  *input = json_object_get(block, "input");
     if (!server_convert_members(place, block, members, sizeof members / sizeof *members, error)) return false;
     if (!json_is_string(id) || !json_is_string(name))
         return server_convert_wrong(error, place, "strings in \"id\" and \"name\"", json_is_string(id) ? name : id);
     if (!json_is_object(input)) return server_convert_wrong(error, place, "an object in \"input\"", input);
+    if (!is_direct(server_convert_get(block, "caller")))
+        return server_convert_wrong(error, place, "\"direct\" in the \"type\" of \"caller\"",
+                                    json_object_get(json_object_get(block, "caller"), "type"));
     return server_convert_add(blocks->calls,
                               json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name",
                                         name, "arguments", input),
@@ -148,10 +154,23 @@ static bool read_block(const char *place, const char *role, const json_t *block,
         return flush(role, blocks, messages, error) && read_tool_result(place, block, messages, error);
     if (!is_user && is_text(type, "tool_use")) return read_tool_use(place, block, blocks, error);
     if (!is_user && is_text(type, "thinking")) return read_thinking(place, block, blocks, error);
+    /* None but the server that has made it can read it. */
+    if (!is_user && is_text(type, "redacted_thinking")) return true;
     return server_convert_wrong(error, place,
                                 is_user ? "a block of type \"text\" or \"tool_result\""
                                         : "a block of type \"text\", \"tool_use\" or \"thinking\"",
                                 type);
+}
+
+/* What a later message of the system says holds from there on. */
+static bool add_system(const char *place, const json_t *content, json_t *messages, struct server_error *error)
+{
+    json_t *texts = json_array();
+    bool ok = (texts || server_fail_memory(error)) && read_texts(place, content, texts, error);
+    if (ok && json_array_size(texts))
+        ok = server_convert_add(messages, json_pack("{s:s, s:O}", "role", "system", "content", texts), error);
+    json_decref(texts);
+    return ok;
 }
 
 static bool read_message(size_t index, const json_t *message, json_t *messages, struct server_error *error)
@@ -162,8 +181,12 @@ static bool read_message(size_t index, const json_t *message, json_t *messages, 
     snprintf(place, sizeof place, "messages.%zu", index);
     if (!json_is_object(message)) return server_convert_wrong(error, place, "an object", message);
     if (!server_convert_members(place, message, members, 2, error)) return false;
+    if (is_text(role, "system") && index) return add_system(place, content, messages, error);
     if (!is_text(role, "user") && !is_text(role, "assistant"))
-        return server_convert_wrong(error, place, "\"user\" or \"assistant\" in \"role\"", role);
+        return server_convert_wrong(error, place,
+                                    index ? "\"user\", \"assistant\" or \"system\" in \"role\""
+                                          : "\"user\" or \"assistant\" in \"role\"",
+                                    role);
     if (json_is_string(content))
         return server_convert_add(messages, json_pack("{s:O, s:O}", "role", role, "content", content), error);
     snprintf(place, sizeof place, "messages.%zu.content", index);
@@ -202,7 +225,7 @@ static bool convert_messages(const struct server_conversion *row, const json_t *
     for (size_t i = 0; i < json_array_size(value); i++)
         if (!read_message(i, json_array_get(value, i), messages, error)) return false;
     const json_t *last = json_array_get(value, json_array_size(value) - 1);
-    return is_text(json_object_get(last, "role"), "user") ||
+    return !is_text(json_object_get(last, "role"), "assistant") ||
            server_convert_wrong(error, row->field,
                                 "a last message of the user, since this server does not continue answers",
                                 json_object_get(last, "role"));
@@ -351,6 +374,27 @@ static bool convert_output(const struct server_conversion *row, const json_t *va
                               error);
 }
 
+/* Clients ask to keep all reasoning of earlier answers, which is what the server does. */
+static bool convert_management(const struct server_conversion *row, const json_t *value, json_t *chat,
+                               struct server_error *error)
+{
+    static const char *const members[] = {"edits"}, *const inner[] = {"type", "keep"};
+    const json_t *edits = server_convert_get(value, "edits");
+    (void)chat;
+    if (!json_is_object(value)) return server_convert_wrong(error, row->field, "an object", value);
+    if (!server_convert_members(row->field, value, members, 1, error)) return false;
+    if (edits && !json_is_array(edits)) return server_convert_wrong(error, row->field, "an array in \"edits\"", edits);
+    for (size_t i = 0; i < json_array_size(edits); i++) {
+        const json_t *edit = json_array_get(edits, i), *type = json_object_get(edit, "type");
+        if (!json_is_string(type) || strncmp(json_string_value(type), "clear_thinking_", 15) != 0 ||
+            !is_text(json_object_get(edit, "keep"), "all"))
+            return server_convert_wrong(error, row->field,
+                                        "no edit but \"clear_thinking_...\" that has \"all\" in \"keep\"", type);
+        if (!server_convert_members(row->field, edit, inner, 2, error)) return false;
+    }
+    return true;
+}
+
 /* Anthropic's packages then send all messages each time. */
 static bool convert_thread(const struct server_conversion *row, const json_t *value, json_t *chat,
                            struct server_error *error)
@@ -371,6 +415,8 @@ static const struct server_conversion rows[] = {
     {"output_config", .name = "reasoning_effort"}, /* for failures alone */
     {"cache_control", .convert = convert_cache},
     {"speed", .neutral = {"\"standard\""}},
+    {"mcp_servers", .neutral = {"[]"}},
+    {"context_management", .convert = convert_management},
     /* Not in bodies whose tokens are counted, from here on. */
     {"max_tokens", .convert = server_convert_copy},
     {"stream", .convert = server_convert_copy},
@@ -381,11 +427,9 @@ static const struct server_conversion rows[] = {
     {"metadata", .convert = convert_metadata},
     {"service_tier", .neutral = {"\"auto\"", "\"standard_only\""}},
     {"container", .convert = NULL},
-    {"mcp_servers", .neutral = {"[]"}},
-    {"context_management", .convert = NULL},
     {"thread", .convert = convert_thread},
 };
-enum { COUNTED_ROWS = 10 };
+enum { COUNTED_ROWS = 12 };
 
 static const json_t *budget_of(const json_t *body)
 {

@@ -337,6 +337,22 @@ static bool take_prompt(const struct server_model *model, struct slot *slot, str
                                 &slot->job->choices[slot->choice], error);
 }
 
+static bool has_token(const int32_t *tokens, uint32_t count, int32_t token)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < count; i++) found = found || tokens[i] == token;
+    return found;
+}
+
+/* Whether a token ends an answer because the request says so alone. */
+static bool is_own_stop(const struct server_model *model, const struct server_request *request, int32_t token)
+{
+    const struct eng_engine_facts *facts = &model->facts;
+    const bool ends_chat = request->is_chat && token == facts->chat_end_token;
+    return has_token(request->stop_tokens, request->stop_token_count, token) && !ends_chat &&
+           !has_token(facts->eos_tokens, facts->eos_count, token);
+}
+
 /* Takes the tokens that the last step drew for a choice. The token that ends an answer is no part of its text. */
 static bool take_tokens(struct server_model *model, struct slot *slot, double now, struct eng_error *error)
 {
@@ -352,6 +368,7 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
         count_token(model, slot->job, choice, now);
     }
     bool is_end = eng_sequence_end(slot->sequence) == ENG_END_EOS;
+    choice->at_own_token = is_end && is_own_stop(model, &slot->job->request, before);
     return before < 0 || choice->stop.found || is_end || add_token(model, slot, before, error);
 }
 

@@ -13,6 +13,7 @@ struct server_options {
     int listener;                   /* a listening socket, which the server closes */
     uint64_t max_connections, max_body, http_threads;
     double timeout; /* seconds in which a request must be answered */
+    double ping;    /* seconds without an event, after which a stream has something that clients skip */
     bool quiet;     /* no line on stderr for each request */
 };
 

@@ -16,7 +16,7 @@ struct server_peer {
     bool is_closed;   /* for sending and receiving, by this file */
     double since;     /* cli_seconds() of the last change of is_answered */
     double left;      /* when it was first seen that a request cannot become complete; 0: not */
-    void *context;    /* NULL: nothing to tell if the client leaves */
+    void *context;    /* NULL: no answer is waited for */
 };
 
 struct server_peers {
@@ -24,9 +24,11 @@ struct server_peers {
     struct server_peer *first;
     double receive_seconds, answer_seconds;
     void (*left)(void *context);
+    void (*waits)(void *context, double now);
 };
 
-struct server_peers *server_peers_create(double receive_seconds, double answer_seconds, void (*left)(void *context))
+struct server_peers *server_peers_create(double receive_seconds, double answer_seconds, void (*left)(void *context),
+                                         void (*waits)(void *context, double now))
 {
     struct server_peers *peers = calloc(1, sizeof *peers);
     if (!peers) return NULL;
@@ -34,6 +36,7 @@ struct server_peers *server_peers_create(double receive_seconds, double answer_s
     peers->receive_seconds = receive_seconds;
     peers->answer_seconds = answer_seconds;
     peers->left = left;
+    peers->waits = waits;
     return peers;
 }
 
@@ -121,6 +124,7 @@ static void check_peer(const struct server_peers *peers, struct server_peer *pee
         peers->left(peer->context);
         peer->context = NULL;
     }
+    if (peer->context) peers->waits(peer->context, now);
     if (peer->is_closed || (now - peer->since <= most && !is_cut_off(peer, now))) return;
     /* The HTTP library closes the descriptor when it notices. */
     peer->is_closed = true;

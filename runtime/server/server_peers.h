@@ -7,9 +7,10 @@
 struct server_peers;
 struct server_peer;
 
-/* `left`: called with the context of server_peer_wait if the client has closed the connection. Returns NULL if memory is
- * lacking. */
-struct server_peers *server_peers_create(double receive_seconds, double answer_seconds, void (*left)(void *context));
+/* Both functions are called with the context of server_peer_wait: `left` once, if the client has closed the connection, `waits` at each
+ * check before that. They call none of this file. Returns NULL if memory is lacking. */
+struct server_peers *server_peers_create(double receive_seconds, double answer_seconds, void (*left)(void *context),
+                                         void (*waits)(void *context, double now));
 void server_peers_destroy(struct server_peers *peers);
 
 /* All functions may be called by any thread. NULL: out of memory. */

@@ -223,8 +223,8 @@ static bool print_whole_choice(const struct eng_engine *engine, const struct ser
     struct server_parts parts = {0};
     if (!job->request.is_chat)
         return print_choice(index, "text", text_of(&choice->out), logprobs, engine, reason_of(choice->finish, 0), out);
-    bool ok = server_job_divide(job, index, &parts);
-    const size_t calls = server_job_calls(job, count_kind(&parts, SERVER_PART_CALL), stop_strings_found(&choice->stop));
+    size_t calls;
+    bool ok = server_job_divide(job, index, &parts, &calls);
     ok = ok && print_choice(index, "message", message_object(&parts), logprobs, engine,
                             reason_of(choice->finish, calls), out);
     server_parts_free(&parts);

@@ -113,6 +113,27 @@ static bool read_label(const struct field *field, const json_t *value, struct se
     return json_is_string(value) || wrong(error, field->name, "a string", value);
 }
 
+/* An object that changes nothing: a hint for what this server does by itself. */
+static bool read_hint(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    (void)request;
+    return json_is_object(value) || wrong(error, field->name, "an object", value);
+}
+
+/* Labels for a list of stored answers, which this server does not keep. */
+static bool read_labels(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    const char *key;
+    const json_t *text;
+    (void)request;
+    if (!json_is_object(value)) return wrong(error, field->name, "an object", value);
+    json_object_foreach ((json_t *)(uintptr_t)value, key, text)
+        if (!json_is_string(text)) return wrong(error, field->name, "an object of strings", text);
+    return true;
+}
+
 static bool read_stream_options(const struct field *field, const json_t *value, struct server_request *request,
                                 struct server_error *error)
 {
@@ -380,6 +401,7 @@ static const struct field fields[] = {
     {"guided_json", GENERATE, .read = read_format},
     {"guided_regex", GENERATE, .read = read_format},
     {"guided_choice", GENERATE, .read = read_format},
+    {"structured_outputs", GENERATE, .read = read_format},
     {"stop", GENERATE, .read = read_stop},
     {"stop_token_ids", GENERATE, .read = read_stop_tokens},
     {"ignore_eos", GENERATE, read_bool, AT(ignore_eos)},
@@ -387,6 +409,9 @@ static const struct field fields[] = {
     {"safety_identifier", SERVER_CHAT, .read = read_label},
     {"prompt_cache_key", SERVER_CHAT, .read = read_label},
     {"prompt_cache_retention", SERVER_CHAT, .read = read_label},
+    {"prompt_cache_options", SERVER_CHAT, .read = read_hint},
+    {"prediction", SERVER_CHAT, .read = read_hint},
+    {"metadata", SERVER_CHAT, .read = read_labels},
 };
 
 /* Fields that clients send with the value that changes nothing; any other value is refused. */
@@ -398,9 +423,14 @@ static const struct {
 } neutral[] = {
     {"prompt_logprobs", GENERATE, {NULL}},
     {"min_tokens", GENERATE, {"0"}},
-    {"best_of", SERVER_COMPLETION, {"1"}},
+    {"best_of", GENERATE, {"1"}},
+    {"length_penalty", GENERATE, {"1"}},
+    {"use_beam_search", GENERATE, {"false"}},
+    {"include_stop_str_in_output", GENERATE, {"false"}},
+    {"spaces_between_special_tokens", GENERATE, {"true"}},
+    {"priority", GENERATE, {"0"}},
+    {"include_reasoning", SERVER_CHAT, {"true"}},
     {"suffix", SERVER_COMPLETION, {"\"\""}},
-    {"structured_outputs", GENERATE, {NULL}},
     {"functions", SERVER_CHAT, {"[]"}},
     {"function_call", SERVER_CHAT, {"\"none\"", "\"auto\""}},
     {"continue_final_message", SERVER_CHAT | SERVER_TOKENIZE, {"false"}},
@@ -408,7 +438,6 @@ static const struct {
     {"verbosity", SERVER_CHAT, {"\"medium\""}},
     {"modalities", SERVER_CHAT, {"[\"text\"]"}},
     {"store", SERVER_CHAT, {"false"}},
-    {"metadata", SERVER_CHAT, {"{}"}},
     {"service_tier", SERVER_CHAT, {"\"auto\"", "\"default\""}},
 };
 

@@ -100,6 +100,9 @@ TEST(test_formats)
         {"'guided_json': '{ }'", "{ }", ENG_GRAMMAR_JSON_SCHEMA},
         {"'guided_regex': 'a+'", "a+", ENG_GRAMMAR_REGEX},
         {"'guided_choice': ['x', 'y']", "['x','y']", ENG_GRAMMAR_CHOICES},
+        {"'structured_outputs': {'json': {'b': [1]}, 'regex': null}", "{'b':[1]}", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'structured_outputs': {'regex': 'a+'}", "a+", ENG_GRAMMAR_REGEX},
+        {"'structured_outputs': {'choice': ['x']}", "['x']", ENG_GRAMMAR_CHOICES},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256];
@@ -172,6 +175,65 @@ TEST(test_chat)
     accept(SERVER_TOKENIZE, "{'messages': [{'role': 'user', 'content': ''}], 'add_generation_prompt': false}");
     assert_non_null(strstr(request.variables, test_json("'add_generation_prompt':false")));
     server_request_free(&request);
+}
+
+/* What clients send beside what matters: hints for caches, labels, and reasoning under the name that newer releases of vLLM give it. */
+TEST(test_hints)
+{
+    accept(SERVER_CHAT,
+           "{'messages': [{'role': 'system', 'content': [{'type': 'text', 'text': 'a', 'cache_control': {'type': "
+           "'ephemeral'}}]}, {'role': 'user', 'content': 'b', 'cache_control': {'type': 'ephemeral'}}, {'role': "
+           "'assistant', 'content': 'c', 'reasoning': 'r'}, {'role': 'assistant', 'content': 'd', 'reasoning': 'r', "
+           "'reasoning_content': 's'}, {'role': 'user', 'content': [{'type': 'text', 'text': 'e', "
+           "'prompt_cache_breakpoint': {'mode': 'explicit'}}]}], 'tools': [{'type': 'function', 'cache_control': "
+           "{'type': 'ephemeral'}, 'function': {'name': 'f', 'cache_control': {'type': 'ephemeral'}}}], 'metadata': "
+           "{'a': 'b'}, 'prompt_cache_options': {'mode': 'implicit'}, 'prediction': {'type': 'content', 'content': "
+           "'x'}}");
+    assert_string_equal(
+        request.variables,
+        test_json("{'add_generation_prompt':true,'tools':[{'type':'function','function':{'name':'f'}}],'messages':[{"
+                  "'role':'system','content':'a'},{'role':'user','content':'b'},{'role':'assistant','content':'c',"
+                  "'reasoning_content':'r'},{'role':'assistant','content':'d','reasoning_content':'s'},{'role':'user',"
+                  "'content':'e'}]}"));
+    server_request_free(&request);
+}
+
+#define TOOLS                                                                                \
+    "'messages': [{'role': 'user', 'content': 'x'}], 'tools': [{'type': 'function', "        \
+    "'function': {'name': 'f'}}, {'type': 'function', 'function': {'name': 'g'}}, {'type': " \
+    "'function', 'function': {'name': 'h'}}]"
+
+/* What a limit has cut can be sent back. */
+TEST(test_cut_arguments)
+{
+    accept(
+        SERVER_CHAT,
+        "{'messages': [{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{'}}, "
+        "{'function': {'name': 'f', 'arguments': ' {\\'a\\': 1, \\'b'}}]}], 'length_penalty': 1.0, 'use_beam_search': "
+        "false, 'include_stop_str_in_output': false, 'spaces_between_special_tokens': true, 'priority': 0, "
+        "'include_reasoning': true, 'best_of': 1}");
+    assert_non_null(strstr(request.variables, test_json("{'name':'f','arguments':{}}")));
+    assert_non_null(strstr(request.variables, test_json("{'name':'f','arguments':{'a':1}}")));
+    server_request_free(&request);
+}
+
+/* The tools that are not allowed are left out. */
+TEST(test_allowed_tools)
+{
+    static const char *const modes[] = {"auto", "required"};
+    for (int i = 0; i < 2; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': '%s', 'tools': "
+                 "[{'type': 'function', 'function': {'name': 'h'}}, {'type': 'function', 'function': {'name': "
+                 "'f'}}]}}}",
+                 modes[i]);
+        accept(SERVER_CHAT, text);
+        assert_int_equal(request.tools.choice, i ? SERVER_TOOLS_REQUIRED : SERVER_TOOLS_AUTO);
+        assert_non_null(strstr(request.variables, test_json("'tools':[{'type':'function','function':{'name':'f'}},{"
+                                                            "'type':'function','function':{'name':'h'}}]")));
+        server_request_free(&request);
+    }
 }
 
 TEST(test_inputs_of_embeddings)
@@ -259,6 +321,22 @@ TEST(test_refused)
         {SERVER_COMPLETION, "[]", "body", "expected an object", 400},
         {SERVER_COMPLETION, "{", "", "not valid JSON", 400},
         {SERVER_CHAT, "{'messages': []}", "messages", "at least one", 400},
+        {SERVER_CHAT, "{'messages': [], 'metadata': {'a': 1}}", "metadata", "an object of strings|found 1", 400},
+        {SERVER_CHAT, "{'messages': [], 'metadata': 'a'}", "metadata", "an object", 400},
+        {SERVER_CHAT, "{'messages': [], 'prediction': 'a'}", "prediction", "an object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'assistant', 'content': 'x', 'reasoning': 1}]}", "messages[0].reasoning",
+         "a string", 400},
+        {SERVER_CHAT, "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools'}}", "tool_choice", "allowed_tools", 400},
+        {SERVER_CHAT,
+         "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'none', 'tools': []}}}",
+         "tool_choice", "mode|'none'", 400},
+        {SERVER_CHAT,
+         "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': []}}}",
+         "tool_choice", "at least one", 400},
+        {SERVER_CHAT,
+         "{" TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': [{'type': "
+         "'function', 'function': {'name': 'i'}}]}}}",
+         "tool_choice", "one of the tools|'i'", 400},
         {SERVER_CHAT, "{'messages': [], 'verbosity': 'low'}", "verbosity", "not supported|medium", 400},
         {SERVER_CHAT, "{'messages': [], 'prompt_cache_key': 1}", "prompt_cache_key", "a string", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'safety_identifier': 's'}", "safety_identifier", "not known", 400},
@@ -269,6 +347,8 @@ TEST(test_refused)
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_calls': 1}]}", "messages[0].tool_calls",
          "array|found 1", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[]'}}]}]}",
+         "messages[0].tool_calls", "JSON object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{a}'}}]}]}",
          "messages[0].tool_calls", "JSON object", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': null}]}", "messages[0].content", "found null", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_call_id': 1}]}", "messages[0].tool_call_id",
@@ -309,6 +389,12 @@ TEST(test_refused)
          "response_format", "json_schema.strict", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'guided_regex': 'a', 'guided_choice': ['b']}", "guided_choice",
          "guided_regex|both", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'structured_outputs': {}}", "structured_outputs", "json, regex", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'structured_outputs': {'grammar': 'a'}}", "structured_outputs", "grammar",
+         400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'structured_outputs': {'regex': 'a', 'choice': ['a']}}",
+         "structured_outputs", "both", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'length_penalty': 0.5}", "length_penalty", "set it to 1", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': '{}', 'ignore_eos': true}", "ignore_eos", "guided_json",
          400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': 5}", "guided_json", "JSON Schema", 400},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_responses.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,11 @@ static bool print(json_t *value, const struct server_response_items *items, cons
     free(text);
     json_decref(value);
     return ok;
+}
+
+bool server_responses_count(uint64_t tokens, struct server_buffer *out)
+{
+    return server_buffer_format(out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%" PRIu64 "}", tokens);
 }
 
 /* ---- items ---- */
@@ -379,7 +385,8 @@ static bool divide(struct server_response_items *items, const struct server_job 
 {
     const struct server_choice *choice = job->choices;
     struct server_answer answer;
-    if (!job->request.wants_logprobs) return server_job_divide(job, 0, &items->parts);
+    size_t calls;
+    if (!job->request.wants_logprobs) return server_job_divide(job, 0, &items->parts, &calls);
     server_job_begin_answer(job, &answer);
     const bool ok = server_responses_tokens(items, job, &answer, &choice->out, choice->finish, &choice->logprobs, NULL);
     server_answer_free(&answer);

@@ -9,6 +9,9 @@
 bool server_responses_reply(const char *model, const struct eng_engine *engine, const struct server_job *job,
                             struct server_buffer *out);
 
+/* The reply about a prompt that is counted alone. */
+bool server_responses_count(uint64_t tokens, struct server_buffer *out);
+
 struct server_token_range {
     size_t first, end;
 };

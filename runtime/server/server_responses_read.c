@@ -134,25 +134,32 @@ static bool add_output(const char *place, const json_t *item, struct input *inpu
     return false;
 }
 
-/* The texts of reasoning, joined by line feeds. */
+static bool add_texts(const char *place, const json_t *parts, json_t *texts, struct server_error *error)
+{
+    if (parts && !json_is_array(parts)) return server_convert_wrong(error, place, "an array of parts", parts);
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *text = json_object_get(json_array_get(parts, i), "text");
+        if (!json_is_string(text)) return server_convert_wrong(error, place, "a string in \"text\" of each part", text);
+        if (!server_convert_add(texts, json_incref(text), error)) return false;
+    }
+    return true;
+}
+
+/* The texts of reasoning, joined by line feeds; where there are none, as other servers keep them back, those of its summary.
+ * Encrypted reasoning is passed over. */
 static bool add_reasoning(const char *place, const json_t *item, struct input *input, struct server_error *error)
 {
-    static const char *const members[] = {"type", "id", "summary", "content", "status"};
+    static const char *const members[] = {"type", "id", "summary", "content", "status", "encrypted_content"};
     const json_t *content = server_convert_get(item, "content"), *summary = server_convert_get(item, "summary");
     if (!server_convert_members(place, item, members, sizeof members / sizeof *members, error)) return false;
-    if (summary && (!json_is_array(summary) || json_array_size(summary)))
-        return server_convert_wrong(error, place, "an empty array in \"summary\"", summary);
-    json_t *message = pending(input, "reasoning_content", error);
-    if (!message) return false;
-    json_t *texts = json_array(), *all = NULL;
-    bool ok = texts || server_fail_memory(error);
-    for (size_t i = 0; ok && i < json_array_size(content); i++) {
-        json_t *text = json_object_get(json_array_get(content, i), "text");
-        ok = json_is_string(text) ? server_convert_add(texts, json_incref(text), error)
-                                  : server_convert_wrong(error, place, "a string in \"text\" of each part", text);
+    json_t *texts = json_array(), *all = NULL, *message = NULL;
+    bool ok = (texts || server_fail_memory(error)) && add_texts(place, content, texts, error);
+    if (ok && !json_array_size(texts)) ok = add_texts(place, summary, texts, error);
+    if (ok) ok = (all = server_convert_join(texts, error)) != NULL;
+    if (ok && json_string_length(all)) {
+        message = pending(input, "reasoning_content", error);
+        ok = message && server_convert_put(message, "reasoning_content", json_incref(all), error);
     }
-    if (ok) all = server_convert_join(texts, error);
-    ok = all && (!json_string_length(all) || server_convert_put(message, "reasoning_content", json_incref(all), error));
     json_decref(texts);
     json_decref(all);
     return ok;
@@ -233,12 +240,40 @@ static bool convert_tools(const struct server_conversion *row, const json_t *val
     return server_convert_tools(row, value, add_tool, chat, error);
 }
 
+/* {"type": "allowed_tools", "mode": ..., "tools": [{"type": "function", "name": ...}]} */
+static bool convert_allowed(const struct server_conversion *row, const json_t *value, json_t *chat,
+                            struct server_error *error)
+{
+    static const char *const members[] = {"type", "mode", "tools"};
+    const json_t *mode = json_object_get(value, "mode"), *tools = json_object_get(value, "tools");
+    if (!server_convert_members(row->field, value, members, 3, error)) return false;
+    if (!json_is_string(mode) || !json_is_array(tools))
+        return server_convert_wrong(error, row->field, "a \"mode\" and an array of \"tools\"",
+                                    json_is_string(mode) ? tools : mode);
+    json_t *allowed = json_array();
+    bool ok = allowed || server_fail_memory(error);
+    for (size_t i = 0; ok && i < json_array_size(tools); i++) {
+        const json_t *name = json_object_get(json_array_get(tools, i), "name");
+        ok = json_is_string(name)
+                 ? server_convert_add(allowed,
+                                      json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name), error)
+                 : server_convert_wrong(error, row->field, "functions with a \"name\" in \"tools\"", name);
+    }
+    ok = ok && server_convert_put(chat, "tool_choice",
+                                  json_pack("{s:s, s:{s:O, s:O}}", "type", "allowed_tools", "allowed_tools", "mode",
+                                            mode, "tools", allowed),
+                                  error);
+    json_decref(allowed);
+    return ok;
+}
+
 static bool convert_choice(const struct server_conversion *row, const json_t *value, json_t *chat,
                            struct server_error *error)
 {
     static const char *const members[] = {"type", "name"};
     const json_t *name = json_object_get(value, "name");
     if (json_is_string(value)) return server_convert_copy(row, value, chat, error);
+    if (is_text(json_object_get(value, "type"), "allowed_tools")) return convert_allowed(row, value, chat, error);
     if (!json_is_object(value) || !is_text(json_object_get(value, "type"), "function") || !json_is_string(name))
         return server_convert_wrong(error, row->field, "a string, or an object of type \"function\" with a \"name\"",
                                     value);
@@ -278,8 +313,8 @@ static bool convert_reasoning(const struct server_conversion *row, const json_t 
     const json_t *summary = server_convert_get(value, "summary");
     if (!json_is_object(value)) return server_convert_wrong(error, row->field, "an object", value);
     if (!server_convert_members(row->field, value, members, 2, error)) return false;
-    if (summary && !is_text(summary, "auto"))
-        return server_convert_wrong(error, row->field, "\"auto\" in \"summary\", or nothing", summary);
+    if (summary && !is_text(summary, "auto") && !is_text(summary, "detailed"))
+        return server_convert_wrong(error, row->field, "\"auto\" or \"detailed\" in \"summary\", or nothing", summary);
     if (effort && !json_is_string(effort))
         return server_convert_wrong(error, row->field, "a string in \"effort\"", effort);
     return !effort || server_convert_put(chat, "reasoning_effort", json_incref(effort), error);
@@ -295,6 +330,13 @@ static bool convert_metadata(const struct server_conversion *row, const json_t *
     json_object_foreach ((json_t *)(uintptr_t)value, key, text)
         if (!json_is_string(text)) return server_convert_wrong(error, row->field, "an object of strings", text);
     return true;
+}
+
+static bool convert_hint(const struct server_conversion *row, const json_t *value, json_t *chat,
+                         struct server_error *error)
+{
+    (void)chat;
+    return json_is_object(value) || server_convert_wrong(error, row->field, "an object", value);
 }
 
 /* Log-probabilities are all that an answer can include. Reasoning is given as a text, which can be sent back, and needs no encrypted form. */
@@ -340,6 +382,7 @@ static const struct server_conversion rows[] = {
     {"safety_identifier", .convert = server_convert_label},
     {"prompt_cache_key", .convert = server_convert_label},
     {"prompt_cache_retention", .convert = server_convert_label},
+    {"prompt_cache_options", .convert = convert_hint},
     {"store", .neutral = {"false"}},
     {"previous_response_id", .convert = NULL},
     {"conversation", .convert = NULL},

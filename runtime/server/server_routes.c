@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/server/server_embeddings.h"
 #include "runtime/server/server_exchange.h"
 #include "runtime/server/server_input.h"
@@ -131,6 +132,14 @@ static unsigned answer_detokenize(struct server_exchange *exchange, struct serve
 
 /* ---- answers of models ---- */
 
+/* Requires: the lock of the model is held, and the exchange is suspended. */
+static void resume(struct server_exchange *exchange)
+{
+    exchange->is_suspended = false;
+    MHD_resume_connection(exchange->connection);
+    server_thread_wake(exchange->thread);
+}
+
 /* Called with the lock of the model held. */
 static void wake(void *context)
 {
@@ -138,9 +147,7 @@ static void wake(void *context)
     if (!exchange->is_suspended) return;
     if (exchange->is_streaming ? !server_stream_has_news(&exchange->stream, exchange->job) : !exchange->job->done)
         return;
-    exchange->is_suspended = false;
-    MHD_resume_connection(exchange->connection);
-    server_thread_wake(exchange->thread);
+    resume(exchange);
 }
 
 bool server_exchange_wait(struct server_exchange *exchange)
@@ -150,10 +157,30 @@ bool server_exchange_wait(struct server_exchange *exchange)
         exchange->is_streaming ? !server_stream_has_news(&exchange->stream, exchange->job) : !exchange->job->done;
     if (wait) {
         exchange->is_suspended = true;
+        atomic_store(&exchange->quiet_since, cli_seconds());
         MHD_suspend_connection(exchange->connection);
     }
     server_model_unlock(exchange->model);
     return wait;
+}
+
+void server_exchange_abandon(void *context)
+{
+    struct server_exchange *exchange = context;
+    atomic_store(&exchange->job->abandoned, true);
+}
+
+void server_exchange_ping(void *context, double now)
+{
+    struct server_exchange *exchange = context;
+    const double since = atomic_load(&exchange->quiet_since);
+    if (!exchange->is_streaming || since == 0 || now - since < exchange->server->options.ping) return;
+    server_model_lock(exchange->model);
+    if (exchange->is_suspended) {
+        atomic_store(&exchange->ping_is_due, true);
+        resume(exchange);
+    }
+    server_model_unlock(exchange->model);
 }
 
 static bool submit(struct server_exchange *exchange, struct server_request *request)
@@ -174,7 +201,7 @@ static bool submit(struct server_exchange *exchange, struct server_request *requ
         server_job_free(job);
         return false;
     }
-    server_peer_wait(exchange->server->peers, exchange->peer, &job->abandoned);
+    server_peer_wait(exchange->server->peers, exchange->peer, exchange);
     return true;
 }
 
@@ -221,6 +248,11 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
     }
 }
 
+static bool print_count(enum server_shape shape, uint64_t tokens, struct server_buffer *out)
+{
+    return shape == SERVER_MESSAGES ? server_messages_count(tokens, out) : server_responses_count(tokens, out);
+}
+
 static unsigned answer_count(struct server_exchange *exchange, struct server_buffer *out)
 {
     struct server_request request;
@@ -228,7 +260,7 @@ static unsigned answer_count(struct server_exchange *exchange, struct server_buf
     bool ok = read_request(exchange, SERVER_CHAT, true, &request);
     if (ok && !((model = find_model(exchange, request.model)) &&
                 server_job_tokenize(server_model_target(model), &request, &exchange->error) &&
-                (server_messages_count(request.prompts->count, out) || server_fail_memory(&exchange->error)))) {
+                (print_count(exchange->shape, request.prompts->count, out) || server_fail_memory(&exchange->error)))) {
         server_input_rename(exchange->shape, &exchange->error);
         ok = false;
     }
@@ -267,6 +299,7 @@ static const struct server_route routes[] = {
     {"/v1/messages", "POST", false, answer_chat, JSON_TYPE},
     {"/v1/messages/count_tokens", "POST", false, answer_count, JSON_TYPE},
     {"/v1/responses", "POST", false, answer_chat, JSON_TYPE},
+    {"/v1/responses/input_tokens", "POST", false, answer_count, JSON_TYPE},
     {"/v1/embeddings", "POST", false, answer_embeddings, JSON_TYPE},
     {"/tokenize", "POST", false, answer_tokenize, JSON_TYPE},
     {"/detokenize", "POST", false, answer_detokenize, JSON_TYPE},

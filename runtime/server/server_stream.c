@@ -36,6 +36,7 @@ struct news {
     struct server_logprobs logprobs;
     enum server_finish finish; /* NONE: it goes on */
     const char *stop;          /* the stop string before which it has ended */
+    bool is_cut;               /* it may have ended within a call */
 };
 
 static bool print_begin(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
@@ -64,7 +65,7 @@ static bool print_parts(struct server_stream *stream, const struct server_model 
 static bool print_end(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
                       const struct news *news, struct server_buffer *out)
 {
-    const size_t calls = server_job_calls(job, stream->answers[news->index].calls, news->stop);
+    const size_t calls = server_answer_calls(&stream->answers[news->index]);
     switch (job->request.shape) {
     case SERVER_MESSAGES: return server_messages_end(&stream->blocks, job, news->finish, calls, news->stop, out);
     case SERVER_RESPONSES:
@@ -81,9 +82,8 @@ static bool print_news(struct server_stream *stream, const struct server_model *
     const size_t calls = answer->calls;
     /* Log-probabilities are divided with the text of their tokens. */
     const bool by_token = job->request.shape == SERVER_RESPONSES && job->request.wants_logprobs;
-    bool ok = by_token ||
-              (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
-               (!news->finish || server_answer_finish(answer, server_job_is_cut(news->finish, news->stop), &parts)));
+    bool ok = by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
+                           (!news->finish || server_answer_finish(answer, news->is_cut, &parts)));
     ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text, news->finish,
                                                    &news->logprobs, out)
                          : print_parts(stream, model, job, news, calls, &parts, out));
@@ -103,6 +103,7 @@ static bool next_of_choice(struct server_stream *stream, struct server_model *mo
     if (finished_well(choice->finish)) {
         news.finish = choice->finish;
         news.stop = stop_strings_found(&choice->stop);
+        news.is_cut = server_job_is_cut(choice);
     }
     bool ok = server_logprobs_take(&choice->logprobs, &news.logprobs);
     choice->out = (struct server_buffer){0};
@@ -149,6 +150,12 @@ bool server_stream_next(struct server_stream *stream, struct server_model *model
     for (size_t i = 0; i < job->choice_count; i++)
         if (!stream->ended[i] && !next_of_choice(stream, model, job, i, out)) return false;
     return !done || print_last(stream, model, job, out);
+}
+
+bool server_stream_ping(enum server_shape shape, struct server_buffer *out)
+{
+    /* OpenAI's API has no such event: a line that begins with a colon is a comment. */
+    return shape == SERVER_MESSAGES ? server_messages_ping(out) : server_buffer_text(out, ": ping\n\n");
 }
 
 bool server_stream_has_news(const struct server_stream *stream, const struct server_job *job)

@@ -20,6 +20,8 @@ bool server_stream_open(struct server_stream *stream, const struct server_job *j
 /* Appends the events for everything that is new; nothing if nothing is. Takes the lock of the model. */
 bool server_stream_next(struct server_stream *stream, struct server_model *model, struct server_job *job,
                         struct server_buffer *out);
+/* Appends what clients skip. */
+bool server_stream_ping(enum server_shape shape, struct server_buffer *out);
 /* Whether there is something new, so that server_stream_next would look at it. Requires: the lock is held. */
 bool server_stream_has_news(const struct server_stream *stream, const struct server_job *job);
 void server_stream_close(struct server_stream *stream);

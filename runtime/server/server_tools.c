@@ -64,14 +64,24 @@ static bool check_tool(size_t index, const json_t *tool, const struct server_too
                                             param, json_string_value(name));
 }
 
+/* What to keep for later requests is the server's choice, and nothing for the chat template to show. */
+static void drop_hint(json_t *object)
+{
+    if (json_is_object(object)) json_object_del(object, "cache_control");
+}
+
 bool server_tools_read(json_t *list, struct server_tools *tools, struct server_error *error)
 {
     if (!json_is_array(list) || json_array_size(list) > SERVER_MOST_TOOLS)
         return wrong(error, "tools", "an array of up to 128 tools", list);
     if (!json_array_size(list)) return true;
     tools->list = json_incref(list);
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (!check_tool(i, json_array_get(list, i), tools, error)) return false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *tool = json_array_get(list, i);
+        drop_hint(tool);
+        drop_hint(json_object_get(tool, "function"));
+        if (!check_tool(i, tool, tools, error)) return false;
+    }
     return true;
 }
 
@@ -123,6 +133,65 @@ static bool choose_named(const json_t *choice, struct server_tools *tools, struc
     return true;
 }
 
+/* The name that an element of a list of allowed tools has; NULL: *error is set. */
+static const char *allowed_name(const json_t *allowed, const struct server_tools *tools, struct server_error *error)
+{
+    const json_t *name = json_object_get(json_object_get(allowed, "function"), "name");
+    if (json_is_string(name) && server_tools_find(tools, json_string_value(name), json_string_length(name)))
+        return json_string_value(name);
+    wrong(error, "tool_choice", "the name of one of the tools in each of those that are allowed", name);
+    return NULL;
+}
+
+static bool is_allowed(const json_t *tool, const json_t *allowed)
+{
+    const char *own = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+    size_t i;
+    const json_t *one;
+    json_array_foreach ((json_t *)(uintptr_t)allowed, i, one)
+        if (strcmp(json_string_value(json_object_get(json_object_get(one, "function"), "name")), own) == 0) return true;
+    return false;
+}
+
+/* The other tools are left out: the model does not see them, and a call of one is none. */
+static bool choose_allowed(const json_t *choice, struct server_tools *tools, struct server_error *error)
+{
+    static const char *const members[] = {"type", "allowed_tools"}, *const inner[] = {"mode", "tools"};
+    static const char param[] = "tool_choice";
+    const json_t *object = json_object_get(choice, "allowed_tools"), *allowed = json_object_get(object, "tools");
+    const char *mode = json_string_value(json_object_get(object, "mode"));
+    const bool is_required = mode && strcmp(mode, "required") == 0;
+    if (!server_convert_members(param, choice, members, 2, error)) return false;
+    if (!json_is_object(object)) return wrong(error, param, "an object in \"allowed_tools\"", object);
+    if (!server_convert_members(param, object, inner, 2, error)) return false;
+    if (!is_required && !(mode && strcmp(mode, "auto") == 0))
+        return wrong(error, param, "\"auto\" or \"required\" in \"mode\"", json_object_get(object, "mode"));
+    if (!json_is_array(allowed) || !json_array_size(allowed))
+        return wrong(error, param, "an array of at least one of the tools", allowed);
+    for (size_t i = 0; i < json_array_size(allowed); i++)
+        if (!allowed_name(json_array_get(allowed, i), tools, error)) return false;
+    json_t *kept = json_array();
+    bool ok = kept != NULL;
+    for (size_t i = 0; ok && i < json_array_size(tools->list); i++) {
+        json_t *tool = json_array_get(tools->list, i);
+        ok = !is_allowed(tool, allowed) || json_add(kept, json_incref(tool));
+    }
+    if (!ok) {
+        json_decref(kept);
+        return server_fail_memory(error);
+    }
+    json_decref(tools->list);
+    tools->list = kept;
+    tools->choice = is_required ? SERVER_TOOLS_REQUIRED : SERVER_TOOLS_AUTO;
+    return true;
+}
+
+static bool is_type(const json_t *choice, const char *type)
+{
+    const char *own = json_string_value(json_object_get(choice, "type"));
+    return own && strcmp(own, type) == 0;
+}
+
 bool server_tools_choose(const json_t *choice, struct server_tools *tools, struct server_error *error)
 {
     static const struct {
@@ -136,6 +205,7 @@ bool server_tools_choose(const json_t *choice, struct server_tools *tools, struc
         if (tools->list || tools->choice != SERVER_TOOLS_REQUIRED) return true;
         return server_fail(error, 400, "invalid_value", "tool_choice", "tool_choice: \"required\" only with tools");
     }
+    if (is_type(choice, "allowed_tools")) return choose_allowed(choice, tools, error);
     if (json_is_object(choice)) return choose_named(choice, tools, error);
     return wrong(error, "tool_choice", "\"none\", \"auto\", \"required\" or an object that names a function", choice);
 }
@@ -168,11 +238,11 @@ static bool move_references(json_t *schema, size_t index, bool names, int depth)
         if (!move_references(value, index, false, depth + 1)) return false;
     json_object_foreach (schema, key, value) {
         const char *text = json_string_value(value);
-        const bool is_reference = !names && text && strcmp(key, "$ref") == 0 && text[0] == '#';
+        const bool is_reference = !names && text && strcmp(key, "$ref") == 0 && (text[0] == '#' || text[0] == '/');
         if (is_reference || (!names && text && strcmp(key, "$anchor") == 0)) {
-            json_t *moved = is_reference && (text[1] == '/' || !text[1])
-                                ? json_sprintf("#/$defs/%zu%s", index, text + 1)
-                                : json_sprintf("%s-%zu", text, index);
+            const char *place = text + (text[0] == '#');
+            json_t *moved = is_reference && (place[0] == '/' || !place[0]) ? json_sprintf("#/$defs/%zu%s", index, place)
+                                                                           : json_sprintf("%s-%zu", text, index);
             if (!moved || json_object_set_new(schema, key, moved)) return false;
         } else if (names || !is_value(key)) {
             if (!move_references(value, index, !names && has_names(key), depth + 1)) return false;

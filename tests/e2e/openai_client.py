@@ -158,6 +158,12 @@ def responses():
     events = list(client.responses.create(**options, top_logprobs=2, stream=True))
     deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
     check([one.logprob for one in deltas] == [one.logprob for one in tokens], deltas)
+    counted = client.responses.input_tokens.count(model="tools", input="Hello", instructions="Be brief.")
+    check(counted.input_tokens == whole.usage.input_tokens, counted)
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "choose"}]}
+    other = {"type": "function", "name": "other", "parameters": schema, "strict": True}
+    (only,) = client.responses.create(**{**called, "tools": [other, tool], "tool_choice": allowed}).output
+    check(only.name == "choose", only)
     refused(openai.BadRequestError, lambda: client.responses.create(**options, store=True), "store", "unsupported_parameter")
     refused(openai.BadRequestError, lambda: client.responses.create(**options, previous_response_id="resp_1"), "previous_response_id",
             "unsupported_parameter")
@@ -203,6 +209,22 @@ def timeouts():
     # The time between two events is no timeout.
     events = list(client.with_options(timeout=20).completions.create(model="fables", prompt=PROMPT, max_tokens=8, stream=True))
     check(events[-1].choices[0].finish_reason == "length", events)
+
+
+def comments():
+    """The server sends comments in a stream that waits; the package skips them."""
+    for _ in range(20):  # the stream may begin early
+        busy = client.completions.create(**ENDLESS, stream=True)
+        watch.wait_until(lambda: len(watch.busy()) == 4)
+        streams = [client.completions.create(model="fables", prompt=PROMPT, max_tokens=4, stream=True) for _ in range(2)]
+        text = "".join(chunk.choices[0].text for chunk in streams[0])
+        lines = list(streams[1].response.iter_lines())
+        busy.close()
+        watch.wait_until(lambda: not watch.busy())
+        check(text and text in "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines if line.startswith("data: {")), lines)
+        if ": ping" in lines:
+            return
+    check(False, "no comments")
 
 
 def closed_streams():
@@ -259,6 +281,7 @@ responses()
 embeddings()
 errors()
 timeouts()
+comments()
 closed_streams()
 asyncio.run(cancelled())
 asyncio.run(many())

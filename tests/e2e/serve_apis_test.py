@@ -63,9 +63,21 @@ class Apis(Served):
         events = self.stream("/v1/messages", body)
         partial = "".join(data["delta"]["partial_json"] for name, data in events if name == "content_block_delta")
         self.assertIn(json.loads(partial)["place"], ("Rome", "Oslo"))
-        # Arguments that are cut are no object.
-        cut = self.server.json("POST", "/v1/messages", {**body, "max_tokens": 2})
-        self.assertEqual((cut["content"][0]["type"], cut["stop_reason"]), ("text", "max_tokens"))
+        # Arguments that are cut: their complete values.
+        inputs = []
+        for most in range(1, 30):
+            cut = self.server.json("POST", "/v1/messages", {**body, "max_tokens": most})
+            (block,) = cut["content"]
+            self.assertEqual((block["type"], block["name"]), ("tool_use", "get_weather"))
+            inputs.append(block["input"])
+            if cut["stop_reason"] == "tool_use":
+                break
+            self.assertEqual(cut["stop_reason"], "max_tokens")
+            events = self.stream("/v1/messages", {**body, "max_tokens": most})
+            self.assertEqual([data["content_block"]["type"] for name, data in events if name == "content_block_start"], ["tool_use"])
+            self.assertEqual([data["delta"]["stop_reason"] for name, data in events if name == "message_delta"], ["max_tokens"])
+        self.assertEqual(inputs[0], {})
+        self.assertIn(inputs[-1].get("place"), ("Rome", "Oslo"))
 
     def test_responses(self):
         body = {"model": "tools", "input": "Hello", "max_output_tokens": 10, "temperature": 0}
@@ -105,6 +117,13 @@ class Apis(Served):
         names = [name for name, _ in self.stream("/v1/responses", body)]
         self.assertEqual(names[2:-1], ["response.output_item.added", "response.function_call_arguments.delta",
                                        "response.function_call_arguments.done", "response.output_item.done"])
+
+    def test_count_of_responses(self):
+        body = {"model": "tools", "input": "Hello", "instructions": "Be brief."}
+        whole = self.server.json("POST", "/v1/responses", {**body, "max_output_tokens": 1})
+        self.assertEqual(self.server.json("POST", "/v1/responses/input_tokens", body),
+                         {"object": "response.input_tokens", "input_tokens": whole["usage"]["input_tokens"]})
+        self.refused("/v1/responses/input_tokens", {**body, "input": 7}, 400, "input", "found 7")
 
     def usages(self, path, body):
         """The usage of a whole answer and those that a stream of it tells, in order."""
@@ -167,6 +186,53 @@ class Apis(Served):
         form = {"type": "json_schema", "name": "x", "schema": {"unevaluatedProperties": {}}}
         self.refused("/v1/responses", {"model": "tools", "input": "x", "text": {"format": form}}, 400, "text", "unevaluatedProperties")
         self.refused("/v1/embeddings", {"model": "chat", "input": "x"}, 400, "model", "hidden states", "--hidden")
+
+
+class Pings(unittest.TestCase):
+    """Streams that wait have something to send, so that proxies keep the connection."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("tools=" + tools_engine(), "--ping", "0.05")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+    def wait_for_a_slot(self, path, body):
+        """A stream of a request that waits until one of another client ends."""
+        busy = self.server.connect()
+        busy.request("POST", "/v1/completions", json.dumps({"prompt": "A fox", "max_tokens": 1000, "n": 128, "ignore_eos": True, "stream": True}),
+                     {"Content-Type": "application/json"})
+        self.server.wait_until(lambda: len(self.server.busy_slots()) == 4)
+        reply = self.server.request("POST", path, {**body, "stream": True})
+        busy.close()
+        self.server.wait_until(lambda: not self.server.busy_slots())
+        self.assertEqual(reply.status, 200)
+        return reply.body.decode()
+
+    def check(self, path, body, ping, first):
+        for _ in range(50):  # a slot may be free early
+            *events, end = self.wait_for_a_slot(path, body).split("\n\n")
+            self.assertEqual(end, "")
+            others = [event for event in events if event != ping]
+            self.assertIn(first, others[0])
+            self.assertGreater(len(others), 2)
+            pings = len(events) - len(others)
+            if pings > 1:
+                break
+        self.assertGreater(pings, 1)
+        self.assertIn(first, events[0])  # before the prompt is computed
+        return others
+
+    def test_chats(self):
+        for model in (self.check("/v1/chat/completions", {"messages": HELLO, "max_tokens": 5}, ": ping", '"role":"assistant"'),
+                      self.check("/v1/responses", {"input": "Hello", "max_output_tokens": 5}, ": ping", "response.created")):
+            self.assertTrue(all(event.startswith(("data: ", "event: ")) for event in model), model)
+
+    def test_messages(self):
+        body = {"messages": HELLO, "max_tokens": 5}
+        self.check("/v1/messages", body, 'event: ping\ndata: {"type":"ping"}', "message_start")
 
 
 if __name__ == "__main__":

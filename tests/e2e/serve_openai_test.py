@@ -24,7 +24,7 @@ class Client(unittest.TestCase):
         keys = os.path.join(FOLDER.name, "keys")
         write(keys, b"key-of-the-test\n")
         server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), "tools=" + tools_engine(),
-                        "--api-key-file", keys)
+                        "--api-key-file", keys, "--ping", "0.05")
         done = subprocess.run([python, CLIENT, "http://127.0.0.1:%d" % server.port, "key-of-the-test"], capture_output=True,
                               timeout=600, check=False)
         log = server.log

@@ -60,7 +60,7 @@ def fixed_addresses():
 class Races(unittest.TestCase):
     def serve(self, *flags):
         try:
-            server = Server("fables=" + fables(), "tools=" + tools_engine(), "--threads", "2", *flags, env=OPTIONS,
+            server = Server("fables=" + fables(), "tools=" + tools_engine(), "--threads", "2", "--ping", "0.05", *flags, env=OPTIONS,
                             program=[*fixed_addresses(), ENGSERVE_TSAN])
         except AssertionError as error:
             if "unexpected memory mapping" in str(error):

@@ -186,6 +186,27 @@ class Tools(Served):
         self.assertEqual([block["type"] for block in reply["content"]], ["tool_use"])
         self.assertEqual((reply["stop_reason"], reply["stop_sequence"]), ("tool_use", None))
 
+    def test_stop_tokens_within_calls(self):
+        """So are arguments that a token of stop_token_ids has ended; the token that ends all answers ends none in the middle."""
+        ask = {"tools": [WEATHER], "seed": 1, "parallel_tool_calls": False}
+        tokens = self.server.json("POST", "/tokenize", {"model": "tools", "add_special_tokens": False, "prompt": '":'})["tokens"]
+        tokens += self.server.json("POST", "/tokenize", {"model": "tools", "add_special_tokens": False, "prompt": ":"})["tokens"]
+        end = self.server.json("POST", "/tokenize", {"model": "tools", "add_special_tokens": False, "prompt": "<|im_end|>"})["tokens"]
+        for choice, has_call in (("required", False), ({"type": "function", "function": {"name": "get_weather"}}, True)):
+            whole, chunks = self.ask(tool_choice=choice, stop_token_ids=tokens, **ask)
+            self.assertEqual((whole["finish_reason"], choices(chunks)[0]), ("stop", ("", "stop", "assistant")))
+            calls = whole["message"].get("tool_calls", [])
+            self.assertEqual(bool(calls), has_call)
+            for call in calls:
+                self.assertRaises(ValueError, json.loads, call["function"]["arguments"])
+            self.check_calls(*self.ask(tool_choice=choice, stop_token_ids=end, **ask))
+        # A call that the model makes by itself; without the stop token a piece that is no call is content.
+        bias = {"logit_bias": {str(token): 100 for token in self.server.json("POST", "/tokenize", {
+            "model": "tools", "prompt": "<", "add_special_tokens": False})["tokens"]}}
+        for stops, content in ((list(bias["logit_bias"]), ""), ([], "<")):
+            whole, _ = self.ask(tools=[WEATHER], max_tokens=1, stop_token_ids=[int(token) for token in stops], **bias)
+            self.assertEqual((whole["message"]["content"], whole["finish_reason"]), (content, "stop" if stops else "length"))
+
     def test_required_that_is_cut_in_other_apis(self):
         tool = {"name": "get_time", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
         messages = {"model": "tools", "messages": HELLO, "tools": [tool], "tool_choice": {"type": "any"}, "temperature": 1}

@@ -119,6 +119,7 @@ static bool start(int listener, struct server **server, struct status *status)
                                            .max_body = 1 << 20,
                                            .http_threads = THREADS,
                                            .timeout = SECONDS,
+                                           .ping = SECONDS,
                                            .quiet = true};
     return server_start(&options, server, status);
 }
