@@ -112,7 +112,7 @@ struct value filter_truncate(const struct call *call)
     const int64_t own = (int64_t)string_length(in), kept = length - (int64_t)string_length(end);
     struct builder builder;
     if (kept < 0 || leeway < 0) render_fail(render, "AssertionError: truncate: length is below that of the end");
-    if (render->failed || own <= length + leeway) return value_string(in);
+    if (render->failed || own <= length + leeway) return call->value;
     struct string cut = string_part(in, 0, string_offset(in, (size_t)kept));
     for (size_t at = cut.size; !call_flag(call, 1, "killwords", false) && at-- > 0;)
         if (cut.bytes[at] == ' ') {

@@ -397,9 +397,9 @@ static struct value split(struct render *render, struct string in, const struct 
         const struct string by = text_argument(render, separator, "split");
         size_t begin = 0, end = in.size, at;
         if (!by.size) render_fail(render, "ValueError: empty separator");
-        while (!render->failed && most-- != 0 && render_step(render, in.size / 8)) {
+        while (!render->failed && most-- != 0) {
             at = from_right ? find_last(in, by, end) : string_find(in, by, begin);
-            if (at == SIZE_MAX) break;
+            if (at == SIZE_MAX || !render_step(render, from_right ? end - at : at - begin)) break;
             list_add(render, list.list,
                      value_string(from_right ? string_part(in, at + by.size, end) : string_part(in, begin, at)));
             begin = at + by.size;

@@ -81,6 +81,12 @@ static void add_dict(struct builder *builder, const struct dict *dict)
     builder_add_text(builder, "}");
 }
 
+static void add_item(struct builder *builder, const struct dict *dict, const char *key)
+{
+    const struct value *item = dict_find_text(builder->render, dict, key);
+    if (item) builder_add_representation(builder, item);
+}
+
 void builder_add_representation(struct builder *builder, const struct value *value)
 {
     struct render *render = builder->render;
@@ -107,6 +113,13 @@ void builder_add_representation(struct builder *builder, const struct value *val
     case VALUE_VIEW:
         builder_add_text(builder, value_type(value));
         add_items(builder, value->list, "([", "])");
+        break;
+    case VALUE_LOOP:
+        builder_add_text(builder, "<LoopContext ");
+        add_item(builder, value->dict, "index");
+        builder_add_text(builder, "/");
+        add_item(builder, value->dict, "length");
+        builder_add_text(builder, ">");
         break;
     case VALUE_NAMESPACE:
         builder_add_text(builder, "<Namespace ");

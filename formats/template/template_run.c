@@ -378,6 +378,7 @@ static enum flow run_for(struct render *render, const struct node *node, const s
     struct value loop = node->uses_loop ? loop_new(render) : value_none();
     if (node->uses_loop && node->is_recursive)
         dict_set(render, loop.dict, value_text("(recursion)"), new_macro(render, node, scope));
+    bool completes = false;
     for (size_t i = 0; i < items->count && !render->failed; i++) {
         struct scope *inner = scope_new(render, scope);
         if (node->uses_loop) {
@@ -385,12 +386,16 @@ static enum flow run_for(struct render *render, const struct node *node, const s
             dict_set(render, &inner->names, value_text("loop"), loop);
         }
         assign(render, node->a, items->items[i], inner);
-        if (render->failed || run_body(render, node->body, inner, out) != FLOW_BREAK) continue;
+        if (render->failed) break;
+        const enum flow flow = run_body(render, node->body, inner, out);
+        completes |= flow == FLOW_ON;
+        if (flow != FLOW_BREAK) continue;
         for (i++; over.kind == VALUE_GENERATOR && i < items->count; i++)
             list_add(render, over.list, items->items[i]); /* those that the loop did not take */
         break;
     }
-    if (!items->count && node->other) return run_body(render, node->other, scope_new(render, scope), out);
+    /* As in jinja2 also where each turn left the body early. */
+    if (!completes && node->other) return run_body(render, node->other, scope_new(render, scope), out);
     return FLOW_ON;
 }
 
