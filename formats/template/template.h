@@ -18,7 +18,7 @@ enum {
     TEMPLATE_MOST_OUTPUT = 64 << 20,  /* bytes of a result */
     TEMPLATE_MOST_MEMORY = 256 << 20, /* bytes of values while it runs */
     TEMPLATE_MOST_STEPS = 50 << 20,   /* nodes that are evaluated, and 64 bytes that are copied, are a step each */
-    TEMPLATE_MOST_DEPTH = 200,        /* of nested expressions, blocks and calls */
+    TEMPLATE_MOST_DEPTH = 600,        /* of nested expressions, blocks and calls */
 };
 
 struct template; /* immutable: threads may share it */

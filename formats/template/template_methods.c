@@ -43,30 +43,90 @@ bool arguments_check(struct render *render, const struct arguments *arguments, c
 
 /* ---- which there are ---- */
 
-static const char string_methods[] = "strip lstrip rstrip split rsplit splitlines startswith endswith replace upper "
-                                     "lower title capitalize swapcase casefold join "
-                                     "find rfind index rindex count format isdigit isdecimal isnumeric isalpha isalnum "
-                                     "isspace isupper islower zfill center "
-                                     "ljust rjust removeprefix removesuffix partition rpartition";
-static const char list_methods[] = "index count copy";
+/* `arguments`: names in their order; NULL: any. `least`: how many are needed. Without `keywords` they have no names. */
+static const struct method {
+    const char *name, *arguments;
+    size_t least;
+    bool keywords;
+} string_methods[] = {
+    {"capitalize", "", 0, false},
+    {"casefold", "", 0, false},
+    {"center", "width fillchar", 1, false},
+    {"count", "sub start end", 1, false},
+    {"endswith", "suffix start end", 1, false},
+    {"find", "sub start end", 1, false},
+    {"format", NULL, 0, true},
+    {"index", "sub start end", 1, false},
+    {"isalnum", "", 0, false},
+    {"isalpha", "", 0, false},
+    {"isascii", "", 0, false},
+    {"isdecimal", "", 0, false},
+    {"isdigit", "", 0, false},
+    {"islower", "", 0, false},
+    {"isnumeric", "", 0, false},
+    {"isprintable", "", 0, false},
+    {"isspace", "", 0, false},
+    {"isupper", "", 0, false},
+    {"join", "iterable", 1, false},
+    {"ljust", "width fillchar", 1, false},
+    {"lower", "", 0, false},
+    {"lstrip", "chars", 0, false},
+    {"partition", "sep", 1, false},
+    {"removeprefix", "prefix", 1, false},
+    {"removesuffix", "suffix", 1, false},
+    {"replace", "old new count", 2, true},
+    {"rfind", "sub start end", 1, false},
+    {"rindex", "sub start end", 1, false},
+    {"rjust", "width fillchar", 1, false},
+    {"rpartition", "sep", 1, false},
+    {"rsplit", "sep maxsplit", 0, true},
+    {"rstrip", "chars", 0, false},
+    {"split", "sep maxsplit", 0, true},
+    {"splitlines", "keepends", 0, true},
+    {"startswith", "prefix start end", 1, false},
+    {"strip", "chars", 0, false},
+    {"swapcase", "", 0, false},
+    {"title", "", 0, false},
+    {"upper", "", 0, false},
+    {"zfill", "width", 1, false},
+};
+static const struct method list_methods[] = {{"copy", "", 0, false},
+                                             {"count", "value", 1, false},
+                                             {"index", "value start stop", 1, false}};
+static const struct method dict_methods[] = {{"copy", "", 0, false},
+                                             {"get", "key default", 1, false},
+                                             {"items", "", 0, false},
+                                             {"keys", "", 0, false},
+                                             {"values", "", 0, false}};
 static const char list_changes[] = "append clear extend insert pop remove reverse sort";
-static const char dict_methods[] = "items keys values get copy";
 static const char dict_changes[] = "clear pop popitem setdefault update";
+
+/* NULL: the object has no method of that name. */
+static const struct method *method_of(const struct value *object, struct string name)
+{
+    const struct method *methods = dict_methods;
+    size_t count = 0;
+    if (object->kind == VALUE_STRING) methods = string_methods, count = sizeof string_methods / sizeof *methods;
+    if (object->kind == VALUE_LIST) methods = list_methods, count = sizeof list_methods / sizeof *methods;
+    /* Those of a tuple and a range are a list's without copy. */
+    if (object->kind == VALUE_TUPLE || object->kind == VALUE_RANGE)
+        methods = list_methods + 1, count = sizeof list_methods / sizeof *methods - 1;
+    if (object->kind == VALUE_DICT) count = sizeof dict_methods / sizeof *methods;
+    for (size_t i = 0; i < count; i++)
+        if (string_is(name, methods[i].name)) return &methods[i];
+    return NULL;
+}
 
 bool method_find(struct render *render, const struct value *object, struct string name, struct value *method)
 {
-    const char *methods = "", *changes = "";
-    if (object->kind == VALUE_STRING) methods = string_methods;
-    if (object->kind == VALUE_LIST || object->kind == VALUE_TUPLE) methods = list_methods;
-    if (object->kind == VALUE_LIST) changes = list_changes;
-    if (object->kind == VALUE_DICT) methods = dict_methods, changes = dict_changes;
+    const char *changes = object->kind == VALUE_LIST ? list_changes : object->kind == VALUE_DICT ? dict_changes : "";
     if (is_listed(name, changes)) {
-        /* A method that is looked up and not called does no harm; jinja2 fails when the value is used. */
-        render_fail(render, "SecurityError: access to attribute '%.*s' of '%s' object is unsafe.", (int)name.size,
-                    name.bytes, value_type(object));
-        return false;
+        *method = value_undefined(render, "access to attribute '%.*s' of '%s' object is unsafe.", (int)name.size,
+                                  name.bytes, value_type(object));
+        method->is_unsafe = true;
+        return !render->failed;
     }
-    if (!is_listed(name, methods)) return false;
+    if (!method_of(object, name)) return false;
     struct value *copy = render_take(render, sizeof *copy);
     if (!copy) return false;
     *copy = *object;
@@ -78,12 +138,14 @@ struct value value_attribute(struct render *render, const struct value *value, s
 {
     struct value found;
     if (value->kind == VALUE_UNDEFINED) {
-        render_fail(render, "UndefinedError: %.*s", (int)value->string.size, value->string.bytes);
+        render_fail_undefined(render, value);
         return value_none();
     }
-    const bool is_namespace = value->kind == VALUE_NAMESPACE;
+    const bool is_namespace = value->kind == VALUE_NAMESPACE || value->kind == VALUE_LOOP;
     if (!is_namespace && method_find(render, value, name, &found)) return found;
     if (render->failed) return value_none();
+    if (value->is_group && string_is(name, "grouper")) return value->list->items[0];
+    if (value->is_group && string_is(name, "list")) return value->list->items[1];
     if (value->kind == VALUE_DICT || is_namespace) {
         const struct value *item = dict_find(render, value->dict, value_string(name));
         if (item) return *item;
@@ -98,7 +160,7 @@ struct value value_item(struct render *render, const struct value *value, const 
 {
     int64_t index;
     if (value->kind == VALUE_UNDEFINED) {
-        render_fail(render, "UndefinedError: %.*s", (int)value->string.size, value->string.bytes);
+        render_fail_undefined(render, value);
         return value_none();
     }
     if (value->kind == VALUE_DICT) {
@@ -106,7 +168,7 @@ struct value value_item(struct render *render, const struct value *value, const 
         if (item) return *item;
     }
     const bool is_string = value->kind == VALUE_STRING;
-    if ((is_string || value->kind == VALUE_LIST || value->kind == VALUE_TUPLE) && value_is_integer(key, &index)) {
+    if ((is_string || value_is_sequence(value)) && value_is_integer(key, &index)) {
         const int64_t count = is_string ? (int64_t)string_length(value->string) : (int64_t)value->list->count;
         if (!render_step(render, is_string ? value->string.size : 0)) return value_none();
         if (index < 0) index += count;
@@ -120,7 +182,8 @@ struct value value_item(struct render *render, const struct value *value, const 
     }
     if (key->kind == VALUE_STRING) {
         struct value found;
-        if (value->kind == VALUE_NAMESPACE) return value_attribute(render, value, key->string);
+        if (value->kind == VALUE_NAMESPACE || value->kind == VALUE_LOOP)
+            return value_attribute(render, value, key->string);
         if (method_find(render, value, key->string, &found)) return found;
         if (value->kind == VALUE_NONE)
             return value_undefined(render, "'None' has no attribute '%.*s'", (int)key->string.size, key->string.bytes);
@@ -192,11 +255,20 @@ static bool is_upper(uint32_t c)
 }
 static bool is_lower(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL; }
 
+/* Characters that become several; NULL: this one does not. */
+static const char *several(uint32_t c, char method, bool begins)
+{
+    if (c == 0x130 && method != 'u' && !begins) return "i\xcc\x87";
+    if (c != 0xdf || method == 'l') return NULL;
+    return method == 'u' || method == 's' ? "SS" : method == 'f' ? "ss" : begins ? "Ss" : NULL;
+}
+
 /* upper, lower, title, capitalize, swapcase and casefold, character by character. */
 struct string string_case(struct render *render, struct string in, const char *method)
 {
     struct builder builder;
     bool inside = false; /* a word, for title; the string, for capitalize */
+    const char first = strcmp(method, "casefold") == 0 ? 'f' : *method;
     builder_open(&builder, render);
     for (size_t at = 0; at < in.size && !render->failed;) {
         uint32_t c;
@@ -204,22 +276,20 @@ struct string string_case(struct render *render, struct string in, const char *m
         const size_t size = string_character(in, at, &c);
         const utf8proc_int32_t upper = utf8proc_toupper((utf8proc_int32_t)c),
                                lower = utf8proc_tolower((utf8proc_int32_t)c);
-        uint32_t made = c;
-        const char first = method[0];
-        if (first == 'u' || (first == 't' && !inside) || (method[2] == 'p' && first == 'c' && !inside))
+        const bool is_foreign = in.foreign && in.foreign[at], begins = (first == 't' || first == 'c') && !inside;
+        const char *made_several = several(c, first, begins);
+        uint32_t made = (uint32_t)lower;
+        if (first == 'u' || begins)
             made = (uint32_t)(first == 'u' ? upper : utf8proc_totitle((utf8proc_int32_t)c));
         else if (first == 's')
             made = (uint32_t)(is_upper(c) ? lower : is_lower(c) ? upper : (utf8proc_int32_t)c);
-        else
-            made = (uint32_t)lower;
         inside = first == 't' ? is_letter(c) : true;
-        if (made == c) {
+        if (made_several)
+            builder_add_bytes(&builder, made_several, strlen(made_several), is_foreign);
+        else if (made == c)
             builder_add(&builder, string_part(in, at, at + size));
-        } else if (c == 0xdf && first == 'u') {
-            builder_add_bytes(&builder, "SS", 2, in.foreign && in.foreign[at]);
-        } else {
-            builder_add_bytes(&builder, bytes, string_encode(made, bytes), in.foreign && in.foreign[at]);
-        }
+        else
+            builder_add_bytes(&builder, bytes, string_encode(made, bytes), is_foreign);
         at += size;
     }
     return builder_value(&builder).string;
@@ -247,6 +317,7 @@ static bool all_are(struct string string, bool (*is)(uint32_t))
     return string.size != 0;
 }
 
+static bool is_ascii(uint32_t c) { return c < 0x80; }
 static bool is_alphanumeric(uint32_t c) { return is_letter(c) || is_number(c); }
 
 /* isupper, islower: no cased character is of the other case, and there is one. */
@@ -265,7 +336,8 @@ static bool cased(struct string string, bool upper)
 static struct value split_spaces(struct render *render, struct string in, int64_t most, bool from_right)
 {
     struct value list = value_list(render, VALUE_LIST);
-    struct string rest = string_strip(in, NULL, 3);
+    const int near = from_right ? 2 : 1;
+    struct string rest = string_strip(in, NULL, near);
     while (rest.size && render_step(render, 0)) {
         size_t at = from_right ? rest.size : 0;
         uint32_t c = 0;
@@ -282,7 +354,7 @@ static struct value split_spaces(struct render *render, struct string in, int64_
                 at = begin;
             }
             list_add(render, list.list, value_string(string_part(rest, at, rest.size)));
-            rest = string_strip(string_part(rest, 0, at), NULL, 2);
+            rest = string_strip(string_part(rest, 0, at), NULL, near);
         } else {
             while (at < rest.size) {
                 const size_t bytes = string_character(rest, at, &c);
@@ -290,7 +362,7 @@ static struct value split_spaces(struct render *render, struct string in, int64_
                 at += bytes;
             }
             list_add(render, list.list, value_string(string_part(rest, 0, at)));
-            rest = string_strip(string_part(rest, at, rest.size), NULL, 1);
+            rest = string_strip(string_part(rest, at, rest.size), NULL, near);
         }
     }
     return list;
@@ -325,9 +397,9 @@ static struct value split(struct render *render, struct string in, const struct 
         const struct string by = text_argument(render, separator, "split");
         size_t begin = 0, end = in.size, at;
         if (!by.size) render_fail(render, "ValueError: empty separator");
-        while (!render->failed && most-- != 0 && render_step(render, in.size / 8)) {
+        while (!render->failed && most-- != 0) {
             at = from_right ? find_last(in, by, end) : string_find(in, by, begin);
-            if (at == SIZE_MAX) break;
+            if (at == SIZE_MAX || !render_step(render, from_right ? end - at : at - begin)) break;
             list_add(render, list.list,
                      value_string(from_right ? string_part(in, at + by.size, end) : string_part(in, begin, at)));
             begin = at + by.size;
@@ -339,16 +411,23 @@ static struct value split(struct render *render, struct string in, const struct 
     return list;
 }
 
+size_t string_line_break(struct string in, size_t at)
+{
+    uint32_t c;
+    const size_t bytes = string_character(in, at, &c);
+    if (c == '\r' && at + 1 < in.size && in.bytes[at + 1] == '\n') return 2;
+    const bool breaks = (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    return breaks ? bytes : 0;
+}
+
 static struct value split_lines(struct render *render, struct string in, bool keeps)
 {
     struct value list = value_list(render, VALUE_LIST);
     size_t begin = 0;
     for (size_t at = 0; at < in.size && !render->failed;) {
-        uint32_t c;
-        const size_t bytes = string_character(in, at, &c), end = at;
-        at += bytes;
-        if (!((c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029)) continue;
-        if (c == '\r' && at < in.size && in.bytes[at] == '\n') at++;
+        const size_t bytes = string_line_break(in, at), end = at;
+        at += bytes ? bytes : 1;
+        if (!bytes) continue;
         list_add(render, list.list, value_string(string_part(in, begin, keeps ? at : end)));
         begin = at;
     }
@@ -362,12 +441,32 @@ static bool has_end(struct string in, struct string part, bool at_start)
            (!part.size || memcmp(in.bytes + (at_start ? 0 : in.size - part.size), part.bytes, part.size) == 0);
 }
 
-static bool has_any_end(struct render *render, struct string in, const struct value *parts, bool at_start)
+/* The part that arguments 1 and 2 give, as a slice does; `first`: the byte where it begins. False: it begins after the end. */
+static bool part_of(struct render *render, struct string in, const struct arguments *arguments, const char *callee,
+                    struct string *part, size_t *first)
 {
+    const int64_t count = (int64_t)string_length(in);
+    int64_t begin = integer_argument(render, argument(arguments, 1, "start"), 0, callee);
+    int64_t end = integer_argument(render, argument(arguments, 2, "end"), count, callee);
+    if (begin < 0) begin = begin + count < 0 ? 0 : begin + count;
+    if (end < 0) end += count;
+    if (end > count) end = count;
+    if (begin > count || end < begin) return false;
+    *first = string_offset(in, (size_t)begin);
+    *part = string_part(in, *first, string_offset(in, (size_t)end));
+    return true;
+}
+
+static bool has_any_end(struct render *render, struct string in, const struct arguments *arguments, bool at_start)
+{
+    const char *callee = at_start ? "startswith" : "endswith";
+    const struct value *parts = argument(arguments, 0, "");
+    size_t first;
+    const bool is_part = part_of(render, in, arguments, callee, &in, &first);
     if (!parts || parts->kind != VALUE_TUPLE)
-        return has_end(in, text_argument(render, parts, at_start ? "startswith" : "endswith"), at_start);
+        return has_end(in, text_argument(render, parts, callee), at_start) && is_part;
     for (size_t i = 0; i < parts->list->count; i++)
-        if (has_end(in, text_argument(render, &parts->list->items[i], "startswith"), at_start)) return true;
+        if (has_end(in, text_argument(render, &parts->list->items[i], callee), at_start)) return is_part;
     return false;
 }
 
@@ -394,6 +493,8 @@ static struct value pad(struct render *render, struct string in, const struct ar
     const struct value *with = argument(arguments, 1, "fillchar");
     const struct string fill = with ? text_argument(render, with, method) : string_of(method[0] == 'z' ? "0" : " ");
     const int64_t missing = width - (int64_t)string_length(in);
+    if (string_length(fill) != 1)
+        render_fail(render, "TypeError: The fill character must be exactly one character long");
     const int64_t left = missing <= 0                           ? 0
                          : method[0] == 'c'                     ? missing / 2 + (missing & width & 1)
                          : method[0] == 'r' || method[0] == 'z' ? missing
@@ -425,54 +526,12 @@ static struct value partition(struct render *render, struct string in, struct st
     return tuple;
 }
 
-/* str.format: fields {}, {0}, {name}, with conversions !s and !r, without format specifications. */
-static struct value format_fields(struct render *render, struct string in, const struct arguments *arguments)
+static int64_t count_of(struct render *render, struct string in, const struct arguments *arguments)
 {
-    struct builder builder;
-    size_t next = 0;
-    builder_open(&builder, render);
-    for (size_t at = 0; at < in.size && !render->failed;) {
-        const char c = in.bytes[at];
-        if ((c == '{' || c == '}') && at + 1 < in.size && in.bytes[at + 1] == c) {
-            builder_add(&builder, string_part(in, at, at + 1));
-            at += 2;
-            continue;
-        }
-        if (c != '{') {
-            builder_add(&builder, string_part(in, at, at + 1));
-            at++;
-            continue;
-        }
-        const char *end = memchr(in.bytes + at, '}', in.size - at);
-        if (!end) {
-            render_fail(render, "ValueError: expected '}' before end of string");
-            break;
-        }
-        struct string field = string_part(in, at + 1, (size_t)(end - in.bytes));
-        at = (size_t)(end - in.bytes) + 1;
-        bool represents = false;
-        if (field.size >= 2 && field.bytes[field.size - 2] == '!') {
-            represents = field.bytes[field.size - 1] == 'r';
-            field = string_part(field, 0, field.size - 2);
-        }
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)field.size, field.bytes);
-        const bool is_index = !field.size || strspn(name, "0123456789") == field.size;
-        const size_t index = !is_index ? SIZE_MAX : field.size ? (size_t)strtoul(name, NULL, 10) : next++;
-        const struct value *value = strpbrk(name, ".[:") ? NULL : argument(arguments, index, is_index ? "" : name);
-        if (!value)
-            render_fail(render, "ValueError: format: field '{%s}' has no argument, or is not supported", name);
-        else if (represents)
-            builder_add_representation(&builder, value);
-        else
-            builder_add_value(&builder, value);
-    }
-    return builder_value(&builder);
-}
-
-static int64_t count_of(struct render *render, struct string in, struct string what)
-{
+    const struct string what = text_argument(render, argument(arguments, 0, ""), "count");
     int64_t count = 0;
+    size_t first;
+    if (!part_of(render, in, arguments, "count", &in, &first)) return 0;
     if (!what.size) return (int64_t)string_length(in) + 1;
     for (size_t at = 0; (at = string_find(in, what, at)) != SIZE_MAX && render_step(render, 0); at += what.size)
         count++;
@@ -482,31 +541,22 @@ static int64_t count_of(struct render *render, struct string in, struct string w
 static struct value place(struct render *render, struct string in, const struct arguments *arguments, bool last,
                           bool must)
 {
-    const struct string what = text_argument(render, argument(arguments, 0, "sub"), "find");
-    const int64_t begin = integer_argument(render, argument(arguments, 1, "start"), 0, "find");
-    size_t from = string_offset(in, begin < 0 ? 0 : (size_t)begin);
-    const size_t at = last ? find_last(in, what, in.size) : string_find(in, what, from);
+    const struct string what = text_argument(render, argument(arguments, 0, ""), "find");
+    struct string part = in;
+    size_t first = 0, at = SIZE_MAX;
+    if (part_of(render, in, arguments, "find", &part, &first))
+        at = last ? find_last(part, what, part.size) : string_find(part, what, 0);
     if (at == SIZE_MAX && must) render_fail(render, "ValueError: substring not found");
-    return value_integer(at == SIZE_MAX || at < from ? -1 : (int64_t)string_length(string_part(in, 0, at)));
+    return value_integer(at == SIZE_MAX ? -1 : (int64_t)string_length(string_part(in, 0, first + at)));
 }
 
-static struct value call_string(struct render *render, struct string in, struct string name,
+static struct value call_string(struct render *render, const struct value *object, const char *method,
                                 const struct arguments *arguments)
 {
-    char method[24];
-    snprintf(method, sizeof method, "%.*s", (int)name.size, name.bytes);
+    const struct string in = object->string;
     const bool from_right = method[0] == 'r';
-    if (strcmp(method, "format") == 0) return format_fields(render, in, arguments);
-    if (!arguments_check(render, arguments, method,
-                         strstr("split rsplit", method)                    ? "sep maxsplit"
-                         : strcmp(method, "replace") == 0                  ? "old new count"
-                         : strstr("find rfind index rindex count", method) ? "sub start"
-                         : strstr("center ljust rjust", method)            ? "width fillchar"
-                         : strcmp(method, "zfill") == 0                    ? "width"
-                         : strcmp(method, "splitlines") == 0               ? "keepends"
-                                                                           : "value"))
-        return value_none();
-    const struct value *first = argument(arguments, 0, "value");
+    if (strcmp(method, "format") == 0) return string_format(render, in, arguments);
+    const struct value *first = argument(arguments, 0, "");
     if (strstr("strip lstrip rstrip", method)) {
         const int sides = method[0] == 'l' ? 1 : method[0] == 'r' ? 2 : 3;
         if (!render_step(render, in.size)) return value_none();
@@ -519,8 +569,8 @@ static struct value call_string(struct render *render, struct string in, struct 
         return split_lines(render, in, keeps && value_truth(keeps));
     }
     if (strstr("split rsplit", method)) return split(render, in, arguments, from_right);
-    if (strcmp(method, "startswith") == 0) return value_bool(has_any_end(render, in, first, true));
-    if (strcmp(method, "endswith") == 0) return value_bool(has_any_end(render, in, first, false));
+    if (strcmp(method, "startswith") == 0) return value_bool(has_any_end(render, in, arguments, true));
+    if (strcmp(method, "endswith") == 0) return value_bool(has_any_end(render, in, arguments, false));
     if (strcmp(method, "replace") == 0)
         return value_string(string_replace(render, in, text_argument(render, argument(arguments, 0, "old"), method),
                                            text_argument(render, argument(arguments, 1, "new"), method),
@@ -530,12 +580,13 @@ static struct value call_string(struct render *render, struct string in, struct 
     if (strcmp(method, "join") == 0) return join(render, in, first);
     if (strstr("find rfind", method)) return place(render, in, arguments, from_right, false);
     if (strstr("index rindex", method)) return place(render, in, arguments, from_right, true);
-    if (strcmp(method, "count") == 0)
-        return value_integer(count_of(render, in, text_argument(render, argument(arguments, 0, "sub"), method)));
+    if (strcmp(method, "count") == 0) return value_integer(count_of(render, in, arguments));
     if (strstr("isdigit isdecimal", method)) return value_bool(all_are(in, is_digit));
     if (strcmp(method, "isnumeric") == 0) return value_bool(all_are(in, is_number));
     if (strcmp(method, "isalpha") == 0) return value_bool(all_are(in, is_letter));
     if (strcmp(method, "isalnum") == 0) return value_bool(all_are(in, is_alphanumeric));
+    if (strcmp(method, "isascii") == 0) return value_bool(!in.size || all_are(in, is_ascii));
+    if (strcmp(method, "isprintable") == 0) return value_bool(!in.size || all_are(in, character_is_printable));
     if (strcmp(method, "isspace") == 0) return value_bool(all_are(in, character_is_space));
     if (strcmp(method, "isupper") == 0) return value_bool(cased(in, true));
     if (strcmp(method, "islower") == 0) return value_bool(cased(in, false));
@@ -550,51 +601,51 @@ static struct value call_string(struct render *render, struct string in, struct 
 
 /* ---- lists and dictionaries ---- */
 
-static struct value call_list(struct render *render, const struct value *object, struct string name,
+static struct value call_list(struct render *render, const struct value *object, const char *method,
                               const struct arguments *arguments)
 {
-    int64_t count = 0;
-    const struct list *list = object->list;
-    if (string_is(name, "copy")) {
+    int64_t found = 0, count = (int64_t)object->list->count;
+    if (strcmp(method, "copy") == 0) {
         struct value copy = value_list(render, object->kind);
-        for (size_t i = 0; i < list->count; i++) list_add(render, copy.list, list->items[i]);
+        for (int64_t i = 0; i < count; i++) list_add(render, copy.list, object->list->items[i]);
         return copy;
     }
-    if (!arguments_check(render, arguments, "index", "value") || !arguments->count) {
-        render_fail(render, "TypeError: expected one argument");
-        return value_none();
-    }
-    for (size_t i = 0; i < list->count && !render->failed; i++)
-        if (value_equal(render, &list->items[i], &arguments->positional[0])) {
-            if (string_is(name, "index")) return value_integer((int64_t)i);
-            count++;
+    int64_t begin = integer_argument(render, argument(arguments, 1, ""), 0, method);
+    int64_t end = integer_argument(render, argument(arguments, 2, ""), count, method);
+    if (begin < 0) begin = begin + count < 0 ? 0 : begin + count;
+    if (end < 0) end += count;
+    const bool is_index = strcmp(method, "index") == 0;
+    for (int64_t i = begin; i < count && i < end && !render->failed; i++)
+        if (value_equal(render, &object->list->items[i], &arguments->positional[0])) {
+            if (is_index) return value_integer(i);
+            found++;
         }
-    if (string_is(name, "index")) render_fail(render, "ValueError: the value is not in the list");
-    return value_integer(count);
+    if (is_index) render_fail(render, "ValueError: the value is not in the list");
+    return value_integer(found);
 }
 
-static struct value call_dict(struct render *render, const struct dict *dict, struct string name,
+static struct value call_dict(struct render *render, const struct dict *dict, const char *method,
                               const struct arguments *arguments)
 {
-    if (string_is(name, "get")) {
-        const struct value *key = argument(arguments, 0, "key"), *absent = argument(arguments, 1, "default");
-        if (!arguments_check(render, arguments, "get", "key default") || !key) {
-            render_fail(render, "TypeError: get expected at least 1 argument, got 0");
-            return value_none();
-        }
+    static const struct value names[] = {{.kind = VALUE_STRING, .string = {"dict_keys", NULL, 9}},
+                                         {.kind = VALUE_STRING, .string = {"dict_values", NULL, 11}},
+                                         {.kind = VALUE_STRING, .string = {"dict_items", NULL, 10}}};
+    if (strcmp(method, "get") == 0) {
+        const struct value *key = argument(arguments, 0, ""), *absent = argument(arguments, 1, "");
+        if (!value_is_hashable(render, key)) return value_none();
         const struct value *found = dict_find(render, dict, *key);
         return found ? *found : absent ? *absent : value_none();
     }
-    if (!arguments_check(render, arguments, "items", "")) return value_none();
-    if (string_is(name, "copy")) {
+    if (strcmp(method, "copy") == 0) {
         struct value copy = value_dict(render, VALUE_DICT);
         for (size_t i = 0; i < dict->count; i++) dict_set(render, copy.dict, dict->keys[i], dict->values[i]);
         return copy;
     }
     struct value view = value_list(render, VALUE_VIEW);
+    view.object = &names[*method == 'k' ? 0 : *method == 'v' ? 1 : 2];
     for (size_t i = 0; i < dict->count && !render->failed; i++) {
-        struct value item = string_is(name, "keys") ? dict->keys[i] : dict->values[i];
-        if (string_is(name, "items")) {
+        struct value item = *method == 'k' ? dict->keys[i] : dict->values[i];
+        if (*method == 'i') {
             item = value_list(render, VALUE_TUPLE);
             list_add(render, item.list, dict->keys[i]);
             list_add(render, item.list, dict->values[i]);
@@ -607,80 +658,16 @@ static struct value call_dict(struct render *render, const struct dict *dict, st
 struct value method_call(struct render *render, const struct value *method, const struct arguments *arguments)
 {
     const struct value *object = method->object;
-    if (object->kind == VALUE_STRING) return call_string(render, object->string, method->string, arguments);
-    if (object->kind == VALUE_DICT) return call_dict(render, object->dict, method->string, arguments);
-    return call_list(render, object, method->string, arguments);
-}
-
-/* ---- format % arguments ---- */
-
-struct value string_percent(struct render *render, struct string format, const struct value *arguments)
-{
-    struct builder builder;
-    const bool is_tuple = arguments->kind == VALUE_TUPLE;
-    size_t used = 0;
-    builder_open(&builder, render);
-    for (size_t at = 0; at < format.size && !render->failed; at++) {
-        if (format.bytes[at] != '%') {
-            builder_add(&builder, string_part(format, at, at + 1));
-            continue;
-        }
-        char spec[16] = "%", text[400];
-        size_t length = 1;
-        const struct value *value = NULL;
-        at++;
-        if (at < format.size && format.bytes[at] == '(' && arguments->kind == VALUE_DICT) {
-            const char *end = memchr(format.bytes + at, ')', format.size - at);
-            const size_t stop = end ? (size_t)(end - format.bytes) : format.size;
-            value = dict_find(render, arguments->dict, value_string(string_part(format, at + 1, stop)));
-            at = stop + 1;
-        }
-        while (at < format.size && strchr("-+ #0123456789.", format.bytes[at]) && length < 10)
-            spec[length++] = format.bytes[at++];
-        const char kind = at < format.size ? format.bytes[at] : 0;
-        if (kind == '%' && length == 1) {
-            builder_add_text(&builder, "%");
-            continue;
-        }
-        if (!value && is_tuple && used < arguments->list->count) value = &arguments->list->items[used++];
-        if (!value && !is_tuple && used == 0 && arguments->kind != VALUE_DICT) value = arguments, used++;
-        int64_t integer = 0;
-        if (!value || !kind || !strchr("sdirfgexX", kind)) {
-            render_fail(render,
-                        "TypeError: not enough arguments for format string, or an unsupported format character");
-        } else if (kind == 's' || kind == 'r') {
-            struct builder part;
-            builder_open(&part, render);
-            if (kind == 's')
-                builder_add_value(&part, value);
-            else
-                builder_add_representation(&part, value);
-            const long width = strtol(spec + 1 + (spec[1] == '-'), NULL, 10);
-            const struct string made = builder_value(&part).string;
-            const long missing = width - (long)string_length(made);
-            for (long i = 0; spec[1] != '-' && i < missing && !render->failed; i++) builder_add_text(&builder, " ");
-            builder_add(&builder, made);
-            for (long i = 0; spec[1] == '-' && i < missing && !render->failed; i++) builder_add_text(&builder, " ");
-        } else if (!value_is_number(value)) {
-            render_fail(render, "TypeError: %%%c format: a real number is required, not %s", kind, value_type(value));
-        } else if (strtol(spec + 1 + strspn(spec + 1, "-+ #0"), NULL, 10) > 300) {
-            render_fail(render, "ValueError: width of more than 300 in a format");
-        } else if (strchr("dixX", kind)) {
-            if (!value_is_integer(value, &integer)) integer = (int64_t)value_real(value);
-            snprintf(spec + length, sizeof spec - length, "ll%c", kind == 'i' ? 'd' : kind);
-            snprintf(text, sizeof text, spec, (long long)integer);
-            builder_add_text(&builder, text);
-        } else {
-            const char *dot = strchr(spec, '.');
-            spec[length] = kind;
-            spec[length + 1] = 0;
-            if (dot && strtol(dot + 1, NULL, 10) > 60)
-                render_fail(render, "ValueError: precision of more than 60 in a format");
-            snprintf(text, sizeof text, spec, value_real(value));
-            builder_add_text(&builder, text);
-        }
-    }
-    if (is_tuple && used < arguments->list->count)
-        render_fail(render, "TypeError: not all arguments converted during string formatting");
-    return builder_value(&builder);
+    const struct method *called = method_of(object, method->string);
+    if (!called || (called->arguments && !arguments_check(render, arguments, called->name, called->arguments)))
+        return value_none();
+    if (arguments->named_count && !called->keywords)
+        render_fail(render, "TypeError: %s.%s() takes no keyword arguments", value_type(object), called->name);
+    if (arguments->count + arguments->named_count < called->least)
+        render_fail(render, "TypeError: %s expected at least %zu argument(s), got %zu", called->name, called->least,
+                    arguments->count);
+    if (render->failed) return value_none();
+    if (object->kind == VALUE_STRING) return call_string(render, object, called->name, arguments);
+    if (object->kind == VALUE_DICT) return call_dict(render, object->dict, called->name, arguments);
+    return call_list(render, object, called->name, arguments);
 }

@@ -1,423 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a template's text to its tree: the grammar of jinja2, without what needs other templates. */
+/* From a template's text to its tree: the grammar of text and statements of jinja2, without what needs other templates. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #include "formats/template/template_parse.h"
 
-/* ---- expressions ---- */
-
-static struct node *parse_expression(struct parser *parser);
-static struct node *parse_unary(struct parser *parser, bool with_filter);
-
-static struct node *constant(struct parser *parser, struct value value)
-{
-    struct node *node = parser_node(parser, NODE_CONSTANT);
-    node->constant = value;
-    return node;
-}
-
-static struct node *number_node(struct parser *parser)
-{
-    char digits[64];
-    size_t used = 0;
-    const struct string text = parser->token.text;
-    for (size_t i = 0; i < text.size && used < sizeof digits - 1; i++)
-        if (text.bytes[i] != '_') digits[used++] = text.bytes[i];
-    digits[used] = 0;
-    struct node *node;
-    if (parser->token.kind == TOKEN_FLOAT) {
-        node = constant(parser, value_float(strtod(digits, NULL)));
-    } else {
-        const bool prefixed = digits[0] == '0' && used > 1;
-        const int base = prefixed ? ((digits[1] | 32) == 'x' ? 16 : (digits[1] | 32) == 'o' ? 8 : 2) : 10;
-        char *end;
-        const long long integer =
-            strtoll(digits + (prefixed && base != 10 && !parser_is_decimal(digits[1]) ? 2 : 0), &end, base);
-        if (*end || used > 18) parser_fail(parser, "an integer that is too large, or none: '%s'", digits);
-        node = constant(parser, value_integer(integer));
-    }
-    parser_next(parser);
-    return node;
-}
-
-/* Items up to a closing operator; a comma may be the last thing. */
-static struct node *parse_items(struct parser *parser, const char *close)
-{
-    struct node_chain items = {0};
-    while (!parser_at_operator(parser, close) && !parser_has_failed(parser)) {
-        node_chain_add(&items, parse_expression(parser));
-        if (!parser_accept_operator(parser, ",")) break;
-    }
-    parser_expect_operator(parser, close);
-    return items.first;
-}
-
-static struct node *parse_parentheses(struct parser *parser)
-{
-    parser_next(parser);
-    if (parser_accept_operator(parser, ")")) return parser_node(parser, NODE_TUPLE);
-    struct node *first = parse_expression(parser);
-    if (!parser_at_operator(parser, ",")) {
-        parser_expect_operator(parser, ")");
-        return first;
-    }
-    parser_next(parser);
-    struct node *tuple = parser_node(parser, NODE_TUPLE);
-    tuple->list = first;
-    first->next = parse_items(parser, ")");
-    return tuple;
-}
-
-static struct node *parse_dict(struct parser *parser)
-{
-    struct node *dict = parser_node(parser, NODE_DICT);
-    struct node_chain pairs = {0};
-    parser_next(parser);
-    while (!parser_at_operator(parser, "}") && !parser_has_failed(parser)) {
-        struct node *pair = parser_node(parser, NODE_PAIR);
-        pair->a = parse_expression(parser);
-        parser_expect_operator(parser, ":");
-        pair->b = parse_expression(parser);
-        node_chain_add(&pairs, pair);
-        if (!parser_accept_operator(parser, ",")) break;
-    }
-    parser_expect_operator(parser, "}");
-    dict->list = pairs.first;
-    return dict;
-}
-
-static struct node *parse_primary(struct parser *parser)
-{
-    static const struct {
-        const char *name;
-        enum value_kind kind;
-        bool truth;
-    } names[] = {{"true", VALUE_BOOL, true},   {"True", VALUE_BOOL, true},  {"false", VALUE_BOOL, false},
-                 {"False", VALUE_BOOL, false}, {"none", VALUE_NONE, false}, {"None", VALUE_NONE, false}};
-    struct node *node;
-    switch (parser->token.kind) {
-    case TOKEN_NAME:
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (parser_accept_name(parser, names[i].name))
-                return constant(parser, (struct value){.kind = names[i].kind, .boolean = names[i].truth});
-        node = parser_node(parser, NODE_NAME);
-        node->text = parser->token.text;
-        parser->loop_names += string_is(node->text, "loop");
-        parser_next(parser);
-        return node;
-    case TOKEN_STRING: {
-        struct builder builder;
-        builder_open(&builder, parser->memory);
-        for (; parser->token.kind == TOKEN_STRING && !parser_has_failed(parser); parser_next(parser))
-            builder_add(&builder, parser->token.text);
-        return constant(parser, builder_value(&builder));
-    }
-    case TOKEN_INTEGER:
-    case TOKEN_FLOAT: return number_node(parser);
-    default: break;
-    }
-    if (parser_at_operator(parser, "(")) return parse_parentheses(parser);
-    if (parser_at_operator(parser, "{")) return parse_dict(parser);
-    if (parser_at_operator(parser, "[")) {
-        node = parser_node(parser, NODE_LIST);
-        parser_next(parser);
-        node->list = parse_items(parser, "]");
-        return node;
-    }
-    parser_expected(parser, "an expression");
-    return parser_node(parser, NODE_CONSTANT);
-}
-
-static struct node *parse_arguments(struct parser *parser)
-{
-    struct node_chain arguments = {0};
-    parser_next(parser); /* ( */
-    while (!parser_at_operator(parser, ")") && !parser_has_failed(parser)) {
-        struct node *argument = parser_node(parser, NODE_ARGUMENT);
-        if (parser_at_operator(parser, "*") || parser_at_operator(parser, "**")) {
-            argument->text = parser->token.text;
-            parser_next(parser);
-            argument->a = parse_expression(parser);
-        } else {
-            argument->a = parse_expression(parser);
-            if (argument->a->kind == NODE_NAME && parser_accept_operator(parser, "=")) {
-                argument->text = argument->a->text;
-                argument->a = parse_expression(parser);
-            }
-        }
-        node_chain_add(&arguments, argument);
-        if (!parser_accept_operator(parser, ",")) break;
-    }
-    parser_expect_operator(parser, ")");
-    return arguments.first;
-}
-
-static struct node *parse_subscript(struct parser *parser, struct node *of)
-{
-    struct node *node;
-    if (parser_accept_operator(parser, ".")) {
-        if (parser->token.kind == TOKEN_INTEGER) {
-            node = parser_node(parser, NODE_ITEM);
-            node->a = of;
-            node->b = number_node(parser);
-            return node;
-        }
-        node = parser_node(parser, NODE_ATTRIBUTE);
-        node->a = of;
-        node->text = parser_expect_name(parser);
-        return node;
-    }
-    parser_next(parser); /* [ */
-    struct node *parts[3] = {NULL, NULL, NULL};
-    int part = 0;
-    if (!parser_at_operator(parser, ":")) parts[0] = parse_expression(parser);
-    while (part < 2 && parser_accept_operator(parser, ":")) {
-        part++;
-        if (!parser_at_operator(parser, ":") && !parser_at_operator(parser, "]"))
-            parts[part] = parse_expression(parser);
-    }
-    parser_expect_operator(parser, "]");
-    node = parser_node(parser, part ? NODE_SLICE : NODE_ITEM);
-    node->a = of;
-    node->b = parts[0], node->c = parts[1], node->d = parts[2];
-    return node;
-}
-
-static struct node *parse_call(struct parser *parser, struct node *of)
-{
-    struct node *node = parser_node(parser, NODE_CALL);
-    node->a = of;
-    node->list = parse_arguments(parser);
-    return node;
-}
-
-static struct node *parse_postfix(struct parser *parser, struct node *node)
-{
-    while (!parser_has_failed(parser)) {
-        if (parser_at_operator(parser, ".") || parser_at_operator(parser, "["))
-            node = parse_subscript(parser, node);
-        else if (parser_at_operator(parser, "("))
-            node = parse_call(parser, node);
-        else
-            break;
-    }
-    return node;
-}
-
-static struct node *parse_filter(struct parser *parser, struct node *of)
-{
-    struct node *node = parser_node(parser, NODE_FILTER);
-    node->a = of;
-    node->text = parser_expect_name(parser);
-    if (parser_at_operator(parser, "(")) node->list = parse_arguments(parser);
-    return node;
-}
-
-static struct node *parse_test(struct parser *parser, struct node *of)
-{
-    const bool negated = parser_accept_name(parser, "not");
-    struct node *node = parser_node(parser, NODE_TEST);
-    node->a = of;
-    node->text = parser_expect_name(parser);
-    if (parser_at_operator(parser, "(")) {
-        node->list = parse_arguments(parser);
-    } else if (parser->token.kind != TOKEN_END &&
-               (parser->token.kind != TOKEN_OPERATOR || parser_at_operator(parser, "[") ||
-                parser_at_operator(parser, "{")) &&
-               !parser_at_name(parser, "else") && !parser_at_name(parser, "or") && !parser_at_name(parser, "and") &&
-               !parser_at_name(parser, "if") && !parser_at_name(parser, "in") && !parser_at_name(parser, "not")) {
-        if (parser_at_name(parser, "is")) parser_fail(parser, "tests in a row, which need parentheses");
-        struct node *argument = parser_node(parser, NODE_ARGUMENT);
-        argument->a = parse_postfix(parser, parse_primary(parser));
-        node->list = argument;
-    }
-    if (!negated) return node;
-    struct node *not = parser_node(parser, NODE_NOT);
-    not ->a = node;
-    return not ;
-}
-
-static struct node *parse_unary(struct parser *parser, bool with_filter)
-{
-    struct node *node;
-    parser_enter(parser);
-    if (parser_at_operator(parser, "-") || parser_at_operator(parser, "+")) {
-        node = parser_node(parser, parser_at_operator(parser, "-") ? NODE_NEGATIVE : NODE_POSITIVE);
-        parser_next(parser);
-        if (!parser_has_failed(parser)) node->a = parse_unary(parser, false);
-    } else {
-        node = parse_primary(parser);
-    }
-    node = parse_postfix(parser, node);
-    while (with_filter && !parser_has_failed(parser)) {
-        if (parser_accept_operator(parser, "|"))
-            node = parse_filter(parser, node);
-        else if (parser_accept_name(parser, "is"))
-            node = parse_test(parser, node);
-        else if (parser_at_operator(parser, "("))
-            node = parse_call(parser, node);
-        else
-            break;
-    }
-    parser->depth--;
-    return node;
-}
-
-/* Operators of each level, loosest first; all from left to right. */
-static struct node *parse_binary(struct parser *parser, int level)
-{
-    static const struct {
-        const char *text;
-        int level;
-        enum operator_id operation;
-    } operators[] = {{"+", 0, OPERATOR_ADD},      {"-", 0, OPERATOR_SUBTRACT}, {"~", 1, OPERATOR_CONCATENATE},
-                     {"*", 2, OPERATOR_MULTIPLY}, {"/", 2, OPERATOR_DIVIDE},   {"//", 2, OPERATOR_FLOOR_DIVIDE},
-                     {"%", 2, OPERATOR_MODULO},   {"**", 3, OPERATOR_POWER}};
-    struct node *left = level == 3 ? parse_unary(parser, true) : parse_binary(parser, level + 1);
-    while (!parser_has_failed(parser)) {
-        size_t i = 0;
-        while (i < sizeof operators / sizeof *operators &&
-               (operators[i].level != level || !parser_at_operator(parser, operators[i].text)))
-            i++;
-        if (i == sizeof operators / sizeof *operators) break;
-        struct node *node = parser_node(parser, NODE_BINARY);
-        node->operation = operators[i].operation;
-        parser_next(parser);
-        node->a = left;
-        node->b = level == 3 ? parse_unary(parser, true) : parse_binary(parser, level + 1);
-        left = node;
-    }
-    return left;
-}
-
-static struct node *parse_compare(struct parser *parser)
-{
-    static const struct {
-        const char *text;
-        enum operator_id operation;
-    } operators[] = {{"==", OPERATOR_EQUAL},    {"!=", OPERATOR_NOT_EQUAL}, {"<=", OPERATOR_AT_MOST},
-                     {">=", OPERATOR_AT_LEAST}, {"<", OPERATOR_BELOW},      {">", OPERATOR_ABOVE}};
-    struct node *left = parse_binary(parser, 0);
-    struct node_chain operands = {0};
-    while (!parser_has_failed(parser)) {
-        size_t i = 0;
-        struct node *operand = parser_node(parser, NODE_OPERAND);
-        while (i < sizeof operators / sizeof *operators && !parser_at_operator(parser, operators[i].text)) i++;
-        if (i < sizeof operators / sizeof *operators) {
-            operand->operation = operators[i].operation;
-            parser_next(parser);
-        } else if (parser_accept_name(parser, "in")) {
-            operand->operation = OPERATOR_IN;
-        } else if (parser_at_name(parser, "not")) {
-            parser_next(parser);
-            if (!parser_accept_name(parser, "in")) parser_expected(parser, "in");
-            operand->operation = OPERATOR_NOT_IN;
-        } else {
-            break;
-        }
-        operand->a = parse_binary(parser, 0);
-        node_chain_add(&operands, operand);
-    }
-    if (!operands.first) return left;
-    struct node *node = parser_node(parser, NODE_COMPARE);
-    node->a = left;
-    node->list = operands.first;
-    return node;
-}
-
-static struct node *parse_not(struct parser *parser)
-{
-    if (!parser_at_name(parser, "not")) return parse_compare(parser);
-    struct node *node = parser_node(parser, NODE_NOT);
-    parser_enter(parser);
-    parser_next(parser);
-    if (!parser_has_failed(parser)) node->a = parse_not(parser);
-    parser->depth--;
-    return node;
-}
-
-static struct node *parse_and(struct parser *parser)
-{
-    struct node *left = parse_not(parser);
-    while (!parser_has_failed(parser) && parser_accept_name(parser, "and")) {
-        struct node *node = parser_node(parser, NODE_AND);
-        node->a = left;
-        node->b = parse_not(parser);
-        left = node;
-    }
-    return left;
-}
-
-static struct node *parse_or(struct parser *parser)
-{
-    struct node *left = parse_and(parser);
-    while (!parser_has_failed(parser) && parser_accept_name(parser, "or")) {
-        struct node *node = parser_node(parser, NODE_OR);
-        node->a = left;
-        node->b = parse_and(parser);
-        left = node;
-    }
-    return left;
-}
-
-static struct node *parse_expression(struct parser *parser)
-{
-    parser_enter(parser);
-    struct node *node = parser_has_failed(parser) ? parser_node(parser, NODE_CONSTANT) : parse_or(parser);
-    while (!parser_has_failed(parser) && parser_accept_name(parser, "if")) {
-        struct node *condition = parser_node(parser, NODE_CONDITION);
-        condition->b = node;
-        condition->a = parse_or(parser);
-        if (parser_accept_name(parser, "else")) condition->c = parse_expression(parser);
-        node = condition;
-    }
-    parser->depth--;
-    return node;
-}
-
-/* Expressions with commas between them: a tuple. */
-static struct node *parse_tuple(struct parser *parser, bool with_condition)
-{
-    struct node *first = with_condition ? parse_expression(parser) : parse_or(parser);
-    if (!parser_at_operator(parser, ",")) return first;
-    struct node *tuple = parser_node(parser, NODE_TUPLE);
-    struct node_chain items = {0};
-    node_chain_add(&items, first);
-    while (!parser_has_failed(parser) && parser_accept_operator(parser, ",")) {
-        if (parser->token.kind == TOKEN_END || parser_at_operator(parser, "=")) break;
-        node_chain_add(&items, with_condition ? parse_expression(parser) : parse_or(parser));
-    }
-    tuple->list = items.first;
-    return tuple;
-}
-
 /* ---- text and tags ---- */
 
-static bool is_space(char c) { return c == ' ' || (c >= 9 && c <= 13); }
+/* Passes over white space. */
+static size_t after_space(const struct parser *parser, size_t at)
+{
+    return parser->size - string_strip((struct string){parser->text + at, NULL, parser->size - at}, NULL, 1).size;
+}
+
+/* Where the text from `begin` to `end` ends before a tag. `sign`: the tag's. `is_block`: white space goes from the start of its
+ * line, if the line has nothing else. */
+static size_t text_end(const struct parser *parser, size_t begin, size_t end, char sign, bool is_block)
+{
+    if (sign == '-')
+        return begin + string_strip((struct string){parser->text + begin, NULL, end - begin}, NULL, 2).size;
+    if (!is_block || sign == '+') return end;
+    size_t line = end;
+    while (line > begin && parser->text[line - 1] != '\n') line--;
+    const bool starts_line = line == 0 || parser->text[line - 1] == '\n';
+    return starts_line && !string_strip((struct string){parser->text + line, NULL, end - line}, NULL, 3).size ? line
+                                                                                                              : end;
+}
 
 /* Text up to the next tag. `*tag`: '{', '%' or '#'; 0: the end. Leaves the position after the tag's opening. */
 static struct string read_text(struct parser *parser, char *tag)
 {
-    size_t begin = parser->at, at = begin;
-    if (parser->trims)
-        while (begin < parser->size && is_space(parser->text[begin])) begin++;
-    at = begin;
+    const size_t begin = parser->trims ? after_space(parser, parser->at) : parser->at;
+    size_t at = begin;
     while (at + 1 < parser->size &&
            !(parser->text[at] == '{' && strchr("{%#", parser->text[at + 1]) && parser->text[at + 1]))
         at++;
     *tag = at + 1 < parser->size ? parser->text[at + 1] : 0;
-    size_t end = *tag ? at : parser->size;
     const char sign = *tag && at + 2 < parser->size ? parser->text[at + 2] : 0;
-    if (*tag && sign == '-') {
-        while (end > begin && is_space(parser->text[end - 1])) end--;
-    } else if (*tag && *tag != '{' && sign != '+') {
-        size_t blank = end;
-        while (blank > begin && is_space(parser->text[blank - 1]) && parser->text[blank - 1] != '\n') blank--;
-        /* Only white space since the beginning of the line. */
-        if (blank == 0 || parser->text[blank - 1] == '\n') end = blank;
-    }
+    const size_t end = *tag ? text_end(parser, begin, at, sign, *tag != '{') : parser->size;
     const struct string text = {parser->text + begin, NULL, end - begin};
     parser_advance(parser, (*tag ? at + 2 : parser->size) - parser->at);
     if (*tag && (sign == '-' || (*tag != '{' && sign == '+'))) parser_advance(parser, 1);
@@ -425,15 +46,15 @@ static struct string read_text(struct parser *parser, char *tag)
     return text;
 }
 
-/* What follows a tag's end: white space after "-", one line break after a block or a comment. */
-static void end_tag(struct parser *parser, char sign, bool is_block)
+/* What follows a tag's end: white space after "-", one line break after a block or a comment (`trims_line`). */
+static void end_tag(struct parser *parser, char sign, bool trims_line)
 {
     parser->trims = sign == '-';
-    if (sign == '-' || !is_block || sign == '+') return;
+    if (sign == '-' || !trims_line || sign == '+') return;
     if (parser->at < parser->size && parser->text[parser->at] == '\n') parser_advance(parser, 1);
 }
 
-static void finish_tag(struct parser *parser)
+static void close_tag(struct parser *parser, bool trims_line)
 {
     const bool is_block = parser->in_tag;
     const size_t size = parser->token.kind == TOKEN_END ? parser_tag_end(parser, is_block) : 0;
@@ -444,8 +65,10 @@ static void finish_tag(struct parser *parser)
     }
     const char sign = size == 3 ? parser->text[parser->at] : 0;
     parser_advance(parser, size);
-    end_tag(parser, sign, is_block);
+    end_tag(parser, sign, trims_line);
 }
+
+static void finish_tag(struct parser *parser) { close_tag(parser, parser->in_tag); }
 
 static void skip_comment(struct parser *parser)
 {
@@ -472,22 +95,14 @@ static struct node *body_until(struct parser *parser, const char *end)
 static struct node *raw_text(struct parser *parser)
 {
     struct node *node = parser_node(parser, NODE_TEXT);
-    finish_tag(parser);
-    size_t begin = parser->at;
-    while (parser->trims && begin < parser->size && is_space(parser->text[begin])) begin++;
+    close_tag(parser, false); /* the line break after it is text */
+    const size_t begin = parser->trims ? after_space(parser, parser->at) : parser->at;
     for (size_t at = begin; at + 2 <= parser->size; at++) {
         if (parser->text[at] != '{' || parser->text[at + 1] != '%') continue;
-        size_t name = at + 2, end = at;
-        const char sign = name < parser->size ? parser->text[name] : 0;
-        if (sign == '-' || sign == '+') name++;
-        while (name < parser->size && is_space(parser->text[name])) name++;
+        const char sign = at + 2 < parser->size ? parser->text[at + 2] : 0;
+        const size_t name = after_space(parser, at + 2 + (sign == '-' || sign == '+'));
         if (parser->size - name < 6 || memcmp(parser->text + name, "endraw", 6) != 0) continue;
-        while (end > begin && is_space(parser->text[end - 1]) &&
-               (sign == '-' || (sign != '+' && parser->text[end - 1] != '\n')))
-            end--;
-        if (sign != '-' && sign != '+' && end > begin && parser->text[end - 1] != '\n')
-            end = at; /* more than white space */
-        node->text = (struct string){parser->text + begin, NULL, end - begin};
+        node->text = (struct string){parser->text + begin, NULL, text_end(parser, begin, at, sign, true) - begin};
         parser_advance(parser, name + 6 - parser->at);
         parser->trims = false;
         parser_next(parser);
@@ -503,7 +118,7 @@ static struct node *parse_if(struct parser *parser)
     static const char *const ends[] = {"elif", "else", "endif", NULL};
     struct node *node = parser_node(parser, NODE_IF);
     parser_enter(parser);
-    node->a = parse_tuple(parser, false);
+    node->a = parser_tuple(parser, false);
     finish_tag(parser);
     node->body = parser_has_failed(parser) ? NULL : parse_body(parser, ends);
     if (!parser_has_failed(parser)) {
@@ -523,30 +138,56 @@ static struct node *parse_if(struct parser *parser)
     return node;
 }
 
-/* A name, an attribute of a namespace (`attributes`), or several with commas. */
+static struct node *parse_target(struct parser *parser, bool attributes);
+
+/* A name, an attribute of a namespace (`attributes`), or targets in parentheses. */
+static struct node *parse_one_target(struct parser *parser, bool attributes)
+{
+    struct value value;
+    struct node *name = parser_node(parser, NODE_NAME), *attribute;
+    if (parser_at_operator(parser, "(")) {
+        parser_enter(parser);
+        parser_next(parser);
+        if (!parser_has_failed(parser)) name = parse_target(parser, attributes);
+        parser_expect_operator(parser, ")");
+        parser->depth--;
+        return name;
+    }
+    name->text = parser_expect_name(parser);
+    if (parser_constant_name(name->text, &value))
+        parser_fail(parser, "cannot assign to '%.*s'", (int)name->text.size, name->text.bytes);
+    if (!attributes || !parser_accept_operator(parser, ".")) return name;
+    attribute = parser_node(parser, NODE_ATTRIBUTE);
+    attribute->a = name;
+    attribute->text = parser_expect_name(parser);
+    return attribute;
+}
+
+/* Several with commas between them are a tuple. */
 static struct node *parse_target(struct parser *parser, bool attributes)
 {
-    struct node_chain names = {0};
+    struct node_chain targets = {0};
     bool several = false;
-    const bool parenthesised = parser_accept_operator(parser, "(");
     do {
-        struct node *name = parser_node(parser, NODE_NAME);
-        if (several && parser->token.kind != TOKEN_NAME) break;
-        name->text = parser_expect_name(parser);
-        if (attributes && parser_accept_operator(parser, ".")) {
-            struct node *attribute = parser_node(parser, NODE_ATTRIBUTE);
-            attribute->a = name;
-            attribute->text = parser_expect_name(parser);
-            name = attribute;
-        }
-        node_chain_add(&names, name);
-        if (parser_at_operator(parser, ",")) several = true;
+        if (several && (parser->token.kind != TOKEN_NAME || parser_at_name(parser, "in")) &&
+            !parser_at_operator(parser, "("))
+            break;
+        node_chain_add(&targets, parse_one_target(parser, attributes));
+        several |= parser_at_operator(parser, ",");
     } while (!parser_has_failed(parser) && parser_accept_operator(parser, ","));
-    if (parenthesised) parser_expect_operator(parser, ")");
-    if (!several) return names.first;
+    if (!several) return targets.first;
     struct node *tuple = parser_node(parser, NODE_TUPLE);
-    tuple->list = names.first;
+    tuple->list = targets.first;
     return tuple;
+}
+
+/* A loop's variable may not be called loop. */
+static bool names_loop(const struct node *target)
+{
+    bool found = target->kind == NODE_NAME && string_is(target->text, "loop");
+    for (const struct node *part = target->kind == NODE_TUPLE ? target->list : NULL; part; part = part->next)
+        found |= names_loop(part);
+    return found;
 }
 
 static struct node *parse_for(struct parser *parser)
@@ -556,10 +197,11 @@ static struct node *parse_for(struct parser *parser)
     const int before = parser->loop_names;
     parser_enter(parser);
     node->a = parse_target(parser, false);
+    if (!parser_has_failed(parser) && names_loop(node->a)) parser_fail(parser, "cannot assign to 'loop' in a loop");
     if (!parser_accept_name(parser, "in")) parser_expected(parser, "in");
-    node->b = parse_tuple(parser, false);
-    if (parser_accept_name(parser, "if")) node->c = parse_expression(parser);
-    if (parser_at_name(parser, "recursive")) parser_fail(parser, "recursive loops are not supported");
+    node->b = parser_tuple(parser, false);
+    if (parser_accept_name(parser, "if")) node->c = parser_expression(parser);
+    node->is_recursive = parser_accept_name(parser, "recursive");
     finish_tag(parser);
     node->body = parser_has_failed(parser) ? NULL : parse_body(parser, ends);
     node->uses_loop = parser->loop_names != before;
@@ -575,7 +217,7 @@ static struct node *parse_for(struct parser *parser)
 
 static struct node *filters_of(struct parser *parser, struct node *filter)
 {
-    while (!parser_has_failed(parser) && parser_accept_operator(parser, "|")) filter = parse_filter(parser, filter);
+    while (!parser_has_failed(parser) && parser_accept_operator(parser, "|")) filter = parser_filter(parser, filter);
     return filter;
 }
 
@@ -584,7 +226,7 @@ static struct node *parse_set(struct parser *parser)
     struct node *node = parser_node(parser, NODE_SET);
     node->a = parse_target(parser, true);
     if (parser_accept_operator(parser, "=")) {
-        node->b = parse_tuple(parser, true);
+        node->b = parser_tuple(parser, true);
         finish_tag(parser);
         return node;
     }
@@ -598,11 +240,15 @@ static struct node *parse_set(struct parser *parser)
 static struct node *parse_parameters(struct parser *parser)
 {
     struct node_chain parameters = {0};
+    bool has_default = false;
     parser_expect_operator(parser, "(");
     while (!parser_at_operator(parser, ")") && !parser_has_failed(parser)) {
         struct node *parameter = parser_node(parser, NODE_PARAMETER);
         parameter->text = parser_expect_name(parser);
-        if (parser_accept_operator(parser, "=")) parameter->a = parse_expression(parser);
+        if (parser_accept_operator(parser, "="))
+            parameter->a = parser_expression(parser), has_default = true;
+        else if (has_default)
+            parser_fail(parser, "a parameter without a default follows one with a default");
         node_chain_add(&parameters, parameter);
         if (!parser_accept_operator(parser, ",")) break;
     }
@@ -610,13 +256,23 @@ static struct node *parse_parameters(struct parser *parser)
     return parameters.first;
 }
 
+/* The body of a macro or of a call, and which of the names that hold other arguments it uses. */
+static void macro_body(struct parser *parser, struct node *node, const char *end)
+{
+    const int callers = parser->caller_names, varargs = parser->varargs_names, kwargs = parser->kwargs_names;
+    finish_tag(parser);
+    node->body = parser_has_failed(parser) ? NULL : body_until(parser, end);
+    node->uses_caller = parser->caller_names != callers;
+    node->uses_varargs = parser->varargs_names != varargs;
+    node->uses_kwargs = parser->kwargs_names != kwargs;
+}
+
 static struct node *parse_macro(struct parser *parser)
 {
     struct node *node = parser_node(parser, NODE_MACRO);
     node->text = parser_expect_name(parser);
     node->list = parse_parameters(parser);
-    finish_tag(parser);
-    node->body = parser_has_failed(parser) ? NULL : body_until(parser, "endmacro");
+    macro_body(parser, node, "endmacro");
     return node;
 }
 
@@ -625,10 +281,34 @@ static struct node *parse_call_block(struct parser *parser)
     struct node *node = parser_node(parser, NODE_CALL_BLOCK);
     if (parser_at_operator(parser, "(")) node->list = parse_parameters(parser);
     node->text = string_of("caller");
-    node->a = parse_expression(parser);
+    node->a = parser_expression(parser);
     if (!parser_has_failed(parser) && node->a->kind != NODE_CALL) parser_fail(parser, "expected a call after 'call'");
+    macro_body(parser, node, "endcall");
+    return node;
+}
+
+/* Without other templates that would extend this one, a block is its content. */
+static struct node *parse_block(struct parser *parser)
+{
+    struct node *node = parser_node(parser, NODE_BLOCK);
+    const struct string name = parser_expect_name(parser);
+    if (parser_accept_name(parser, "scoped")) node->kind = NODE_WITH;
     finish_tag(parser);
-    node->body = parser_has_failed(parser) ? NULL : body_until(parser, "endcall");
+    const char *const ends[] = {"endblock", NULL};
+    node->body = parser_has_failed(parser) ? NULL : parse_body(parser, ends);
+    if (parser->token.kind == TOKEN_NAME && string_equal(parser->token.text, name)) parser_next(parser);
+    finish_tag(parser);
+    return node;
+}
+
+/* Only without escaping, as everywhere. */
+static struct node *parse_autoescape(struct parser *parser)
+{
+    struct node *node = parser_node(parser, NODE_WITH), *is_on = parser_expression(parser);
+    if (!parser_has_failed(parser) && (is_on->kind != NODE_CONSTANT || value_truth(&is_on->constant)))
+        parser_fail(parser, "a tag that is not supported: autoescape that is not false");
+    finish_tag(parser);
+    node->body = parser_has_failed(parser) ? NULL : body_until(parser, "endautoescape");
     return node;
 }
 
@@ -640,7 +320,7 @@ static struct node *parse_with(struct parser *parser)
         struct node *set = parser_node(parser, NODE_SET);
         set->a = parse_target(parser, false);
         parser_expect_operator(parser, "=");
-        set->b = parse_expression(parser);
+        set->b = parser_expression(parser);
         node_chain_add(&sets, set);
         if (!parser_accept_operator(parser, ",")) break;
     }
@@ -660,9 +340,11 @@ static struct node *parse_statement(struct parser *parser, struct string name)
     if (string_is(name, "call")) return parse_call_block(parser);
     if (string_is(name, "with")) return parse_with(parser);
     if (string_is(name, "raw")) return raw_text(parser);
+    if (string_is(name, "block")) return parse_block(parser);
+    if (string_is(name, "autoescape")) return parse_autoescape(parser);
     if (string_is(name, "filter")) {
         node = parser_node(parser, NODE_FILTER_BLOCK);
-        node->a = filters_of(parser, parse_filter(parser, NULL));
+        node->a = filters_of(parser, parser_filter(parser, NULL));
         finish_tag(parser);
         node->body = parser_has_failed(parser) ? NULL : body_until(parser, "endfilter");
         return node;
@@ -675,7 +357,7 @@ static struct node *parse_statement(struct parser *parser, struct string name)
     }
     if (string_is(name, "print")) {
         node = parser_node(parser, NODE_OUTPUT);
-        node->a = parse_tuple(parser, true);
+        node->a = parser_tuple(parser, true);
         finish_tag(parser);
         return node;
     }
@@ -713,7 +395,7 @@ static struct node *parse_body(struct parser *parser, const char *const *ends)
         parser_next(parser);
         if (tag == '{') {
             struct node *output = parser_node(parser, NODE_OUTPUT);
-            output->a = parse_tuple(parser, true);
+            output->a = parser_tuple(parser, true);
             finish_tag(parser);
             node_chain_add(&body, output);
             continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parser's state, and tokens of a tag (template_tokens.c), for the grammar (template_parse.c). Not for threads to share. After a
- * failure functions return, and what they return is not used. */
+/* The parser's state, tokens of a tag (template_tokens.c) and expressions (template_expressions.c), for the grammar of statements
+ * (template_parse.c). Not for threads to share. After a failure functions return, and what they return is not used. */
 #ifndef FORMATS_TEMPLATE_TEMPLATE_PARSE_H
 #define FORMATS_TEMPLATE_TEMPLATE_PARSE_H
 
@@ -18,7 +18,8 @@ struct parser {
     struct status *status;
     const char *text;
     size_t size, at;
-    int line, depth, brackets, loop_names;
+    int line, depth, brackets;
+    int loop_names, caller_names, varargs_names, kwargs_names; /* uses of these names up to here */
     bool trims, in_tag;
     struct token token; /* the current one, in a tag */
     struct string name; /* of the tag that ended a body */
@@ -53,5 +54,16 @@ bool parser_accept_name(struct parser *parser, const char *name);
 void parser_expected(struct parser *parser, const char *what);
 void parser_expect_operator(struct parser *parser, const char *operator);
 struct string parser_expect_name(struct parser *parser);
+
+/* ---- expressions ---- */
+
+/* True, False and None, which no target of an assignment may be. */
+bool parser_constant_name(struct string name, struct value *value);
+
+struct node *parser_expression(struct parser *parser);
+/* Expressions with commas between them are a tuple. `with_condition`: each may be "a if b else c". */
+struct node *parser_tuple(struct parser *parser, bool with_condition);
+/* The filter that follows "|", applied to `of`. */
+struct node *parser_filter(struct parser *parser, struct node *of);
 
 #endif

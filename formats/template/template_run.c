@@ -7,8 +7,6 @@
 
 #include "formats/template/template_tree.h"
 
-enum { MOST_RANGE = 100000 };
-
 /* Names that a block gave values. Those of the blocks around it are seen, and never changed from inside. */
 struct scope {
     const struct scope *parent;
@@ -24,6 +22,8 @@ enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
 
 static struct value evaluate(struct render *render, const struct node *node, struct scope *scope);
 static enum flow run_body(struct render *render, const struct node *body, struct scope *scope, struct builder *out);
+static enum flow run_for(struct render *render, const struct node *node, const struct scope *scope, struct value over,
+                         int64_t depth, struct builder *out);
 
 /* ---- names ---- */
 
@@ -38,14 +38,12 @@ static struct scope *scope_new(struct render *render, const struct scope *parent
 
 static struct value find_name(struct render *render, struct string name, const struct scope *scope)
 {
-    static const char *const functions[] = {"raise_exception", "strftime_now", "namespace", "range", "dict"};
     for (; scope; scope = scope->parent) {
         const struct value *found = dict_find(render, &scope->names, value_string(name));
         if (found) return *found;
     }
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-        if (string_is(name, functions[i]))
-            return (struct value){.kind = VALUE_FUNCTION, .string = string_of(functions[i])};
+    const struct value function = function_find(name);
+    if (function.kind != VALUE_NONE) return function;
     return value_undefined(render, "'%.*s' is undefined", (int)name.size, name.bytes);
 }
 
@@ -73,228 +71,6 @@ static void assign(struct render *render, const struct node *target, struct valu
         if (!render->failed && i < items->count)
             render_fail(render, "ValueError: too many values to unpack (expected %zu)", i);
     }
-}
-
-/* ---- arithmetic ---- */
-
-static void fail_operands(struct render *render, const char *sign, const struct value *a, const struct value *b)
-{
-    const struct value *undefined = a->kind == VALUE_UNDEFINED ? a : b->kind == VALUE_UNDEFINED ? b : NULL;
-    if (undefined)
-        render_fail(render, "UndefinedError: %.*s", (int)undefined->string.size, undefined->string.bytes);
-    else if (*sign == '+' && (a->kind == VALUE_STRING || a->kind == VALUE_LIST))
-        render_fail(render, "TypeError: can only concatenate %s (not \"%s\") to %s", value_type(a), value_type(b),
-                    value_type(a));
-    else
-        render_fail(render, "TypeError: unsupported operand type(s) for %s: '%s' and '%s'", sign, value_type(a),
-                    value_type(b));
-}
-
-static struct value add_values(struct render *render, const struct value *a, const struct value *b)
-{
-    if (a->kind == VALUE_STRING && b->kind == VALUE_STRING) {
-        struct builder builder;
-        builder_open(&builder, render);
-        const bool is_markup = a->is_markup || b->is_markup;
-        builder_add(&builder, is_markup && !a->is_markup ? string_escape(render, a->string) : a->string);
-        builder_add(&builder, is_markup && !b->is_markup ? string_escape(render, b->string) : b->string);
-        struct value sum = builder_value(&builder);
-        sum.is_markup = is_markup;
-        return sum;
-    }
-    if (a->kind == b->kind && (a->kind == VALUE_LIST || a->kind == VALUE_TUPLE)) {
-        struct value sum = value_list(render, a->kind);
-        for (size_t i = 0; i < a->list->count && render_step(render, 0); i++)
-            list_add(render, sum.list, a->list->items[i]);
-        for (size_t i = 0; i < b->list->count && render_step(render, 0); i++)
-            list_add(render, sum.list, b->list->items[i]);
-        return sum;
-    }
-    fail_operands(render, "+", a, b);
-    return value_none();
-}
-
-static struct value repeat(struct render *render, const struct value *what, int64_t times)
-{
-    if (what->kind == VALUE_STRING) {
-        struct builder builder;
-        builder_open(&builder, render);
-        for (int64_t i = 0; i < times && what->string.size && !render->failed; i++) builder_add(&builder, what->string);
-        return builder_value(&builder);
-    }
-    struct value made = value_list(render, what->kind);
-    for (int64_t i = 0; i < times && what->list->count && !render->failed; i++)
-        for (size_t j = 0; j < what->list->count && render_step(render, 0); j++)
-            list_add(render, made.list, what->list->items[j]);
-    return made;
-}
-
-static struct value integer_arithmetic(struct render *render, enum operator_id operation, int64_t a, int64_t b)
-{
-    int64_t result = 0;
-    bool overflows = false;
-    switch (operation) {
-    case OPERATOR_ADD: overflows = __builtin_add_overflow(a, b, &result); break;
-    case OPERATOR_SUBTRACT: overflows = __builtin_sub_overflow(a, b, &result); break;
-    case OPERATOR_MULTIPLY: overflows = __builtin_mul_overflow(a, b, &result); break;
-    case OPERATOR_DIVIDE:
-    case OPERATOR_FLOOR_DIVIDE:
-    case OPERATOR_MODULO:
-        if (b == 0) {
-            render_fail(render, "ZeroDivisionError: division by zero");
-        } else if (operation == OPERATOR_DIVIDE) {
-            return value_float((double)a / (double)b);
-        } else if (b == -1) {
-            overflows = operation == OPERATOR_FLOOR_DIVIDE && __builtin_sub_overflow((int64_t)0, a, &result);
-        } else { /* rounds down, as Python does */
-            const int64_t rest = a % b, below = rest != 0 && (rest < 0) != (b < 0);
-            result = operation == OPERATOR_MODULO ? rest + below * b : a / b - below;
-        }
-        break;
-    default: /* power */
-        if (b < 0) return value_float(pow((double)a, (double)b));
-        result = 1;
-        for (int64_t i = 0; i < b && !overflows && a != 1 && !(a == 0 && i > 0); i++) {
-            if (a == -1 && i > 1) {
-                result = b % 2 ? -1 : 1;
-                break;
-            }
-            overflows = __builtin_mul_overflow(result, a, &result);
-        }
-        break;
-    }
-    if (overflows) render_fail(render, "OverflowError: an integer of more than 64 bits");
-    return value_integer(result);
-}
-
-static struct value real_arithmetic(struct render *render, enum operator_id operation, double a, double b)
-{
-    switch (operation) {
-    case OPERATOR_ADD: return value_float(a + b);
-    case OPERATOR_SUBTRACT: return value_float(a - b);
-    case OPERATOR_MULTIPLY: return value_float(a * b);
-    case OPERATOR_POWER: return value_float(pow(a, b));
-    default: break;
-    }
-    if (b == 0) {
-        render_fail(render, "ZeroDivisionError: float division by zero");
-        return value_none();
-    }
-    if (operation == OPERATOR_DIVIDE) return value_float(a / b);
-    if (operation == OPERATOR_FLOOR_DIVIDE) return value_float(floor(a / b));
-    const double rest = fmod(a, b);
-    return value_float(rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest);
-}
-
-static struct value binary(struct render *render, enum operator_id operation, const struct value *a,
-                           const struct value *b)
-{
-    static const char *const names[] = {[OPERATOR_ADD] = "+",
-                                        [OPERATOR_SUBTRACT] = "-",
-                                        [OPERATOR_MULTIPLY] = "*",
-                                        [OPERATOR_DIVIDE] = "/",
-                                        [OPERATOR_FLOOR_DIVIDE] = "//",
-                                        [OPERATOR_MODULO] = "%",
-                                        [OPERATOR_POWER] = "** or pow()"};
-    int64_t x, y;
-    if (operation == OPERATOR_CONCATENATE) {
-        struct builder builder;
-        builder_open(&builder, render);
-        builder_add_value(&builder, a);
-        builder_add_value(&builder, b);
-        return builder_value(&builder);
-    }
-    if (operation == OPERATOR_MODULO && a->kind == VALUE_STRING) return string_percent(render, a->string, b);
-    if (value_is_number(a) && value_is_number(b)) {
-        if (value_is_integer(a, &x) && value_is_integer(b, &y)) return integer_arithmetic(render, operation, x, y);
-        return real_arithmetic(render, operation, value_real(a), value_real(b));
-    }
-    if (operation == OPERATOR_ADD) return add_values(render, a, b);
-    if (operation == OPERATOR_MULTIPLY) {
-        const bool a_repeats = a->kind == VALUE_STRING || a->kind == VALUE_LIST || a->kind == VALUE_TUPLE;
-        const bool b_repeats = b->kind == VALUE_STRING || b->kind == VALUE_LIST || b->kind == VALUE_TUPLE;
-        if (a_repeats && value_is_integer(b, &y)) return repeat(render, a, y);
-        if (b_repeats && value_is_integer(a, &x)) return repeat(render, b, x);
-    }
-    fail_operands(render, names[operation], a, b);
-    return value_none();
-}
-
-static bool compares(struct render *render, enum operator_id operation, const struct value *a, const struct value *b)
-{
-    switch (operation) {
-    case OPERATOR_EQUAL: return value_equal(render, a, b);
-    case OPERATOR_NOT_EQUAL: return !value_equal(render, a, b);
-    case OPERATOR_BELOW: return value_order(render, a, b, "<") < 0;
-    case OPERATOR_AT_MOST: return value_order(render, a, b, "<=") <= 0;
-    case OPERATOR_ABOVE: return value_order(render, a, b, ">") > 0;
-    case OPERATOR_AT_LEAST: return value_order(render, a, b, ">=") >= 0;
-    case OPERATOR_IN: return value_contains(render, b, a);
-    default: return !value_contains(render, b, a);
-    }
-}
-
-/* ---- slices ---- */
-
-static int64_t bound(struct render *render, const struct node *node, struct scope *scope, int64_t absent, int64_t count,
-                     bool falls)
-{
-    int64_t index;
-    if (!node) return absent;
-    const struct value value = evaluate(render, node, scope);
-    if (value.kind == VALUE_NONE || render->failed) return absent;
-    if (!value_is_integer(&value, &index)) {
-        render_fail(render, "TypeError: slice indices must be integers or None or have an __index__ method");
-        return absent;
-    }
-    if (index < 0) index += count;
-    const int64_t least = falls ? -1 : 0, most = falls ? count - 1 : count;
-    return index < least ? least : index > most ? most : index;
-}
-
-static struct value slice(struct render *render, const struct node *node, struct scope *scope)
-{
-    const struct value of = evaluate(render, node->a, scope);
-    if (render->failed) return of;
-    const bool is_string = of.kind == VALUE_STRING;
-    if (!is_string && of.kind != VALUE_LIST && of.kind != VALUE_TUPLE) {
-        if (of.kind == VALUE_UNDEFINED)
-            render_fail(render, "UndefinedError: %.*s", (int)of.string.size, of.string.bytes);
-        return value_undefined(render, "'%s object' has no such element", value_type(&of));
-    }
-    if (!render_step(render, is_string ? of.string.size : of.list->count)) return value_none();
-    const int64_t count = is_string ? (int64_t)string_length(of.string) : (int64_t)of.list->count;
-    int64_t step = 1;
-    if (node->d) {
-        const struct value given = evaluate(render, node->d, scope);
-        if (given.kind != VALUE_NONE && !value_is_integer(&given, &step))
-            render_fail(render, "TypeError: slice step is no integer");
-        if (given.kind == VALUE_NONE) step = 1;
-        if (step == 0) render_fail(render, "ValueError: slice step cannot be zero");
-        if (step < -count - 1) step = -count - 1;
-        if (step > count + 1) step = count + 1;
-    }
-    const int64_t begin = bound(render, node->b, scope, step < 0 ? count - 1 : 0, count, step < 0);
-    const int64_t end = bound(render, node->c, scope, step < 0 ? -1 : count, count, step < 0);
-    if (render->failed) return value_none();
-    if (is_string && step == 1) {
-        const size_t first = string_offset(of.string, (size_t)begin);
-        if (end <= begin) return value_text("");
-        return value_string(
-            string_part(of.string, first,
-                        first + string_offset(string_part(of.string, first, of.string.size), (size_t)(end - begin))));
-    }
-    const struct list *items = value_items(render, &of);
-    struct value list = value_list(render, is_string ? VALUE_LIST : of.kind);
-    struct builder builder;
-    builder_open(&builder, render);
-    for (int64_t i = begin; (step > 0 ? i < end : i > end) && !render->failed; i += step) {
-        if (is_string)
-            builder_add(&builder, items->items[i].string);
-        else
-            list_add(render, list.list, items->items[i]);
-    }
-    return is_string ? builder_value(&builder) : list;
 }
 
 /* ---- calls ---- */
@@ -331,115 +107,87 @@ static struct arguments evaluate_arguments(struct render *render, const struct n
     return arguments;
 }
 
+/* Arguments that no parameter takes. */
+static void take_rest(struct render *render, const struct node *macro, const struct arguments *arguments,
+                      size_t parameters, struct dict *names)
+{
+    struct value varargs = value_list(render, VALUE_TUPLE), kwargs = value_dict(render, VALUE_DICT);
+    for (size_t i = parameters; i < arguments->count; i++) list_add(render, varargs.list, arguments->positional[i]);
+    for (size_t i = 0; i < arguments->named_count; i++)
+        if (!dict_find(render, names, value_string(arguments->names[i])))
+            dict_set(render, kwargs.dict, value_string(arguments->names[i]), arguments->named[i]);
+    if (varargs.list->count && !macro->uses_varargs)
+        render_fail(render, "TypeError: macro '%.*s' takes not more than %zu argument(s)", (int)macro->text.size,
+                    macro->text.bytes, parameters);
+    if (kwargs.dict->count && !macro->uses_kwargs)
+        render_fail(render, "TypeError: macro '%.*s' takes no such keyword argument", (int)macro->text.size,
+                    macro->text.bytes);
+    if (macro->uses_varargs) dict_set(render, names, value_text("varargs"), varargs);
+    if (macro->uses_kwargs) dict_set(render, names, value_text("kwargs"), kwargs);
+}
+
 static struct value call_macro(struct render *render, const struct macro *macro, const struct arguments *arguments,
                                const struct value *caller)
 {
+    const struct node *called = macro->node;
     struct scope *scope = scope_new(render, macro->scope);
-    struct string name = macro->node->text;
-    size_t i = 0, used = 0;
+    size_t parameters = 0;
+    bool takes_caller = called->uses_caller;
     struct builder out;
     builder_open(&out, render);
-    for (const struct node *node = macro->node->list; node && !render->failed; node = node->next, i++) {
+    for (const struct node *node = called->list; node && !render->failed; node = node->next, parameters++) {
         struct value value =
             value_undefined(render, "parameter '%.*s' was not provided", (int)node->text.size, node->text.bytes);
-        bool found = i < arguments->count;
-        if (found) value = arguments->positional[i];
-        for (size_t n = 0; n < arguments->named_count && !found; n++)
-            if (string_equal(arguments->names[n], node->text)) value = arguments->named[n], found = true, used++;
+        bool found = parameters < arguments->count;
+        if (found) value = arguments->positional[parameters];
+        for (size_t n = 0; n < arguments->named_count; n++) {
+            if (!string_equal(arguments->names[n], node->text)) continue;
+            if (found)
+                render_fail(render, "TypeError: macro '%.*s' got multiple values for argument '%.*s'",
+                            (int)called->text.size, called->text.bytes, (int)node->text.size, node->text.bytes);
+            value = arguments->named[n], found = true;
+        }
         if (!found && node->a) value = evaluate(render, node->a, scope);
+        takes_caller |= string_is(node->text, "caller");
         dict_set(render, &scope->names, value_string(node->text), value);
     }
-    if (arguments->count > i)
-        render_fail(render, "TypeError: macro '%.*s' takes not more than %zu argument(s)", (int)name.size, name.bytes,
-                    i);
-    if (arguments->named_count > used)
-        render_fail(render, "TypeError: macro '%.*s' takes no such keyword argument", (int)name.size, name.bytes);
+    take_rest(render, called, arguments, parameters, &scope->names);
+    if (caller && !takes_caller)
+        render_fail(render, "TypeError: macro '%.*s' was called with a block and has no caller()",
+                    (int)called->text.size, called->text.bytes);
+    if (called->uses_caller && !dict_find_text(render, &scope->names, "caller"))
+        dict_set(render, &scope->names, value_text("caller"), value_undefined(render, "No caller defined"));
     if (caller) dict_set(render, &scope->names, value_text("caller"), *caller);
-    if (!render->failed) run_body(render, macro->node->body, scope, &out);
+    if (!render->failed) run_body(render, called->body, scope, &out);
     return builder_value(&out);
 }
 
-static struct value call_range(struct render *render, const struct arguments *arguments)
+static struct value macro_attribute(struct render *render, const struct node *macro, struct string name)
 {
-    int64_t bounds[3] = {0, 0, 1};
-    struct value list = value_list(render, VALUE_LIST);
-    if (arguments->count < 1 || arguments->count > 3 || arguments->named_count) {
-        render_fail(render, "TypeError: range expected 1 to 3 arguments, got %zu", arguments->count);
-        return list;
-    }
-    for (size_t i = 0; i < arguments->count; i++)
-        if (!value_is_integer(&arguments->positional[i], &bounds[arguments->count == 1 ? 1 : i]))
-            render_fail(render, "TypeError: '%s' object cannot be interpreted as an integer",
-                        value_type(&arguments->positional[i]));
-    if (bounds[2] == 0) render_fail(render, "ValueError: range() arg 3 must not be zero");
-    for (int64_t i = bounds[0]; !render->failed && (bounds[2] > 0 ? i < bounds[1] : i > bounds[1]);) {
-        if (list.list->count == MOST_RANGE)
-            render_fail(render, "OverflowError: Range too big. The sandbox blocks ranges larger than 100000.");
-        list_add(render, list.list, value_integer(i));
-        if (__builtin_add_overflow(i, bounds[2], &i)) break;
-    }
-    return list;
+    if (string_is(name, "name")) return value_string(macro->text);
+    if (string_is(name, "caller")) return value_bool(macro->uses_caller);
+    if (string_is(name, "catch_varargs")) return value_bool(macro->uses_varargs);
+    if (string_is(name, "catch_kwargs")) return value_bool(macro->uses_kwargs);
+    struct value names = value_list(render, VALUE_TUPLE);
+    for (const struct node *node = macro->list; node; node = node->next)
+        list_add(render, names.list, value_string(node->text));
+    if (string_is(name, "arguments")) return names;
+    return value_undefined(render, "'Macro object' has no attribute '%.*s'", (int)name.size, name.bytes);
 }
 
-static struct value call_now(struct render *render, const struct arguments *arguments)
+/* loop(items) in a recursive loop: its body for other items, one level deeper. */
+static struct value call_loop(struct render *render, const struct value *loop, const struct arguments *arguments)
 {
-    char format[256], text[1024];
-    struct tm now;
-    if (arguments->count != 1 || arguments->positional[0].kind != VALUE_STRING ||
-        arguments->positional[0].string.size >= sizeof format) {
-        render_fail(render, "TypeError: strftime_now expected one format of up to 255 bytes");
-        return value_none();
-    }
-    const struct string given = arguments->positional[0].string;
-    memcpy(format, given.bytes, given.size);
-    format[given.size] = 0;
-    if (render->now) {
-        now = *render->now;
-    } else {
-        const time_t seconds = time(NULL);
-        localtime_r(&seconds, &now);
-    }
-    text[0] = 0;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    const size_t size = strftime(text, sizeof text, format, &now);
-#pragma GCC diagnostic pop
-    struct builder builder;
-    builder_open(&builder, render);
-    builder_add_bytes(&builder, text, size, false);
-    return builder_value(&builder);
-}
-
-static struct value call_dict(struct render *render, const struct arguments *arguments, enum value_kind kind)
-{
-    struct value made = value_dict(render, kind);
-    if (arguments->count > 1 || (arguments->count && arguments->positional[0].kind != VALUE_DICT)) {
-        render_fail(render, "TypeError: expected at most one dict and keyword arguments");
-        return made;
-    }
-    for (size_t i = 0; arguments->count && i < arguments->positional[0].dict->count; i++)
-        dict_set(render, made.dict, arguments->positional[0].dict->keys[i], arguments->positional[0].dict->values[i]);
-    for (size_t i = 0; i < arguments->named_count; i++)
-        dict_set(render, made.dict, value_string(arguments->names[i]), arguments->named[i]);
-    return made;
-}
-
-/* loop.cycle(a, b, ..) and loop.changed(value); `object`: the loop. */
-static struct value call_loop(struct render *render, const struct value *function, const struct arguments *arguments)
-{
-    struct dict *loop = function->object->dict;
-    if (string_is(function->string, "loop.cycle")) {
-        const struct value *index = dict_find_text(render, loop, "index0");
-        if (!arguments->count) render_fail(render, "TypeError: no items for cycling given");
-        return arguments->count && index ? arguments->positional[(size_t)index->integer % arguments->count]
-                                         : value_none();
-    }
-    struct value now = value_list(render, VALUE_TUPLE);
-    for (size_t i = 0; i < arguments->count; i++) list_add(render, now.list, arguments->positional[i]);
-    const struct value *before = dict_find_text(render, loop, "(changed)");
-    const bool changed = !before || !value_equal(render, before, &now);
-    dict_set(render, loop, value_text("(changed)"), now);
-    return value_bool(changed);
+    const struct value *recursion = dict_find_text(render, loop->dict, "(recursion)");
+    const struct value *depth = dict_find_text(render, loop->dict, "depth");
+    struct builder out;
+    builder_open(&out, render);
+    if (!recursion || arguments->count != 1 || !depth)
+        render_fail(render, "TypeError: loop(items) needs a loop with 'recursive', and one argument");
+    else
+        run_for(render, recursion->macro->node, recursion->macro->scope, arguments->positional[0], depth->integer + 1,
+                &out);
+    return builder_value(&out);
 }
 
 static struct value call_value(struct render *render, const struct value *callee, const struct arguments *arguments,
@@ -449,22 +197,11 @@ static struct value call_value(struct render *render, const struct value *callee
     switch (callee->kind) {
     case VALUE_MACRO: return call_macro(render, callee->macro, arguments, caller);
     case VALUE_METHOD: return method_call(render, callee, arguments);
-    case VALUE_FUNCTION: break;
-    case VALUE_UNDEFINED:
-        render_fail(render, "UndefinedError: %.*s", (int)callee->string.size, callee->string.bytes);
-        return value_none();
+    case VALUE_FUNCTION: return function_call(render, callee, arguments);
+    case VALUE_LOOP: return call_loop(render, callee, arguments);
+    case VALUE_UNDEFINED: render_fail_undefined(render, callee); return value_none();
     default: render_fail(render, "TypeError: '%s' object is not callable", value_type(callee)); return value_none();
     }
-    if (callee->object) return call_loop(render, callee, arguments);
-    if (string_is(callee->string, "range")) return call_range(render, arguments);
-    if (string_is(callee->string, "strftime_now")) return call_now(render, arguments);
-    if (string_is(callee->string, "raise_exception")) {
-        const struct value none = value_text("");
-        const struct string message = value_str(render, arguments->count ? &arguments->positional[0] : &none);
-        render_fail(render, "TemplateError: %.*s", (int)message.size, message.bytes);
-        return value_none();
-    }
-    return call_dict(render, arguments, string_is(callee->string, "namespace") ? VALUE_NAMESPACE : VALUE_DICT);
 }
 
 /* ---- expressions ---- */
@@ -490,7 +227,7 @@ static struct value evaluate_compare(struct render *render, const struct node *n
     struct value left = evaluate(render, node->a, scope);
     for (const struct node *operand = node->list; operand && !render->failed; operand = operand->next) {
         const struct value right = evaluate(render, operand->a, scope);
-        if (render->failed || !compares(render, operand->operation, &left, &right)) return value_bool(false);
+        if (render->failed || !value_compares(render, operand->operation, &left, &right)) return value_bool(false);
         left = right;
     }
     return value_bool(true);
@@ -502,15 +239,27 @@ static struct value evaluate_sign(struct render *render, const struct node *node
     if (render->failed) return value;
     if (!value_is_number(&value)) {
         if (value.kind == VALUE_UNDEFINED)
-            fail_operands(render, "-", &value, &zero);
+            render_fail_operands(render, "-", &value, &zero);
         else
             render_fail(render, "TypeError: bad operand type for unary %c: '%s'",
                         node->kind == NODE_NEGATIVE ? '-' : '+', value_type(&value));
         return value;
     }
-    if (node->kind == NODE_POSITIVE) return binary(render, OPERATOR_ADD, &zero, &value);
+    if (node->kind == NODE_POSITIVE) return value_binary(render, OPERATOR_ADD, &zero, &value);
     if (value.kind == VALUE_FLOAT) return value_float(-value.real);
-    return binary(render, OPERATOR_SUBTRACT, &zero, &value);
+    return value_binary(render, OPERATOR_SUBTRACT, &zero, &value);
+}
+
+static struct value evaluate_slice(struct render *render, const struct node *node, struct scope *scope)
+{
+    const struct node *const nodes[4] = {node->a, node->b, node->c, node->d};
+    struct value values[4];
+    for (int i = 0; i < 4; i++) {
+        if (nodes[i]) values[i] = evaluate(render, nodes[i], scope);
+        if (render->failed) return value_none();
+    }
+    return value_slice(render, &values[0], nodes[1] ? &values[1] : NULL, nodes[2] ? &values[2] : NULL,
+                       nodes[3] ? &values[3] : NULL);
 }
 
 static struct value evaluate_now(struct render *render, const struct node *node, struct scope *scope)
@@ -525,12 +274,13 @@ static struct value evaluate_now(struct render *render, const struct node *node,
     case NODE_DICT: return evaluate_items(render, node, scope);
     case NODE_ATTRIBUTE:
         a = evaluate(render, node->a, scope);
+        if (a.kind == VALUE_MACRO && !render->failed) return macro_attribute(render, a.macro->node, node->text);
         return render->failed ? a : value_attribute(render, &a, node->text);
     case NODE_ITEM:
         a = evaluate(render, node->a, scope);
         b = render->failed ? a : evaluate(render, node->b, scope);
         return render->failed ? a : value_item(render, &a, &b);
-    case NODE_SLICE: return slice(render, node, scope);
+    case NODE_SLICE: return evaluate_slice(render, node, scope);
     case NODE_CALL:
         a = evaluate(render, node->a, scope);
         arguments = evaluate_arguments(render, node->list, scope);
@@ -559,7 +309,7 @@ static struct value evaluate_now(struct render *render, const struct node *node,
     case NODE_BINARY:
         a = evaluate(render, node->a, scope);
         b = render->failed ? a : evaluate(render, node->b, scope);
-        return render->failed ? a : binary(render, node->operation, &a, &b);
+        return render->failed ? a : value_binary(render, node->operation, &a, &b);
     case NODE_NEGATIVE:
     case NODE_POSITIVE: return evaluate_sign(render, node, scope);
     default: return value_none();
@@ -578,7 +328,7 @@ static struct value evaluate(struct render *render, const struct node *node, str
 
 /* ---- statements ---- */
 
-static void set_loop(struct render *render, struct value *loop, const struct list *items, size_t i)
+static void set_loop(struct render *render, struct value *loop, const struct list *items, size_t i, int64_t depth)
 {
     const struct value undefined = value_undefined(render, "there is no such item");
     const size_t count = items->count;
@@ -595,29 +345,24 @@ static void set_loop(struct render *render, struct value *loop, const struct lis
         {"length", value_integer((int64_t)count)},
         {"previtem", i ? items->items[i - 1] : undefined},
         {"nextitem", i + 1 < count ? items->items[i + 1] : undefined},
-        {"depth", value_integer(1)},
-        {"depth0", value_integer(0)},
+        {"depth", value_integer(depth)},
+        {"depth0", value_integer(depth - 1)},
     };
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
         dict_set(render, loop->dict, value_text(fields[f].name), fields[f].value);
 }
 
-static struct value new_loop(struct render *render)
+static struct value new_macro(struct render *render, const struct node *node, const struct scope *scope)
 {
-    struct value *loop = render_take(render, sizeof *loop);
-    const struct value made = value_dict(render, VALUE_NAMESPACE);
-    if (!loop) return made;
-    *loop = made;
-    dict_set(render, made.dict, value_text("cycle"),
-             (struct value){.kind = VALUE_FUNCTION, .string = string_of("loop.cycle"), .object = loop});
-    dict_set(render, made.dict, value_text("changed"),
-             (struct value){.kind = VALUE_FUNCTION, .string = string_of("loop.changed"), .object = loop});
-    return made;
+    static struct macro none;
+    struct macro *macro = render_take(render, sizeof *macro);
+    if (macro) *macro = (struct macro){node, scope};
+    return (struct value){.kind = VALUE_MACRO, .macro = macro ? macro : &none};
 }
 
-static enum flow run_for(struct render *render, const struct node *node, struct scope *scope, struct builder *out)
+static enum flow run_for(struct render *render, const struct node *node, const struct scope *scope, struct value over,
+                         int64_t depth, struct builder *out)
 {
-    const struct value over = evaluate(render, node->b, scope);
     if (render->failed) return FLOW_ON;
     const struct list *items = value_items(render, &over);
     if (node->c) {
@@ -630,17 +375,27 @@ static enum flow run_for(struct render *render, const struct node *node, struct 
         }
         items = kept;
     }
-    struct value loop = node->uses_loop ? new_loop(render) : value_none();
+    struct value loop = node->uses_loop ? loop_new(render) : value_none();
+    if (node->uses_loop && node->is_recursive)
+        dict_set(render, loop.dict, value_text("(recursion)"), new_macro(render, node, scope));
+    bool completes = false;
     for (size_t i = 0; i < items->count && !render->failed; i++) {
         struct scope *inner = scope_new(render, scope);
         if (node->uses_loop) {
-            set_loop(render, &loop, items, i);
+            set_loop(render, &loop, items, i, depth);
             dict_set(render, &inner->names, value_text("loop"), loop);
         }
         assign(render, node->a, items->items[i], inner);
-        if (render->failed || run_body(render, node->body, inner, out) == FLOW_BREAK) break;
+        if (render->failed) break;
+        const enum flow flow = run_body(render, node->body, inner, out);
+        completes |= flow == FLOW_ON;
+        if (flow != FLOW_BREAK) continue;
+        for (i++; over.kind == VALUE_GENERATOR && i < items->count; i++)
+            list_add(render, over.list, items->items[i]); /* those that the loop did not take */
+        break;
     }
-    if (!items->count && node->other) return run_body(render, node->other, scope_new(render, scope), out);
+    /* As in jinja2 also where each turn left the body early. */
+    if (!completes && node->other) return run_body(render, node->other, scope_new(render, scope), out);
     return FLOW_ON;
 }
 
@@ -661,14 +416,6 @@ static struct value text_of_body(struct render *render, const struct node *body,
     return builder_value(&out);
 }
 
-static struct value new_macro(struct render *render, const struct node *node, const struct scope *scope)
-{
-    static struct macro none;
-    struct macro *macro = render_take(render, sizeof *macro);
-    if (macro) *macro = (struct macro){node, scope};
-    return (struct value){.kind = VALUE_MACRO, .macro = macro ? macro : &none};
-}
-
 static void run_call_block(struct render *render, const struct node *node, struct scope *scope, struct builder *out)
 {
     const struct value callee = evaluate(render, node->a->a, scope);
@@ -676,6 +423,13 @@ static void run_call_block(struct render *render, const struct node *node, struc
     const struct value caller = new_macro(render, node, scope);
     const struct value made = call_value(render, &callee, &arguments, &caller);
     if (!render->failed) builder_add_value(out, &made);
+}
+
+/* Names of the template outside loops and macros: those that a block sees. */
+static const struct scope *top_of(const struct scope *scope)
+{
+    while (scope->parent && scope->parent->parent) scope = scope->parent;
+    return scope;
 }
 
 static enum flow run_statement(struct render *render, const struct node *node, struct scope *scope, struct builder *out)
@@ -692,7 +446,7 @@ static enum flow run_statement(struct render *render, const struct node *node, s
         value = evaluate(render, node->a, scope);
         if (render->failed) return FLOW_ON;
         return run_body(render, value_truth(&value) ? node->body : node->other, scope, out);
-    case NODE_FOR: return run_for(render, node, scope, out);
+    case NODE_FOR: value = evaluate(render, node->b, scope); return run_for(render, node, scope, value, 1, out);
     case NODE_SET:
         value = evaluate(render, node->b, scope);
         if (!render->failed) assign(render, node->a, value, scope);
@@ -718,6 +472,7 @@ static enum flow run_statement(struct render *render, const struct node *node, s
             assign(render, set->a, value, inner);
         }
         return run_body(render, node->body, inner, out);
+    case NODE_BLOCK: return run_body(render, node->body, scope_new(render, top_of(scope)), out);
     case NODE_BREAK: return FLOW_BREAK;
     case NODE_CONTINUE: return FLOW_CONTINUE;
     default: return FLOW_ON;

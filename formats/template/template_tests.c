@@ -2,7 +2,7 @@
 /* The tests of jinja2: `value is name(arguments)`. */
 #include <string.h>
 
-#include "formats/template/template_value.h"
+#include "formats/template/template_tree.h"
 
 enum test_id {
     TEST_DEFINED,
@@ -33,6 +33,9 @@ enum test_id {
     TEST_LOWER,
     TEST_UPPER,
     TEST_ESCAPED,
+    TEST_FILTER,
+    TEST_TEST,
+    TEST_COUNT,
 };
 
 static const struct {
@@ -76,7 +79,17 @@ static const struct {
     {"lower", TEST_LOWER},
     {"upper", TEST_UPPER},
     {"escaped", TEST_ESCAPED},
+    {"filter", TEST_FILTER},
+    {"test", TEST_TEST},
 };
+
+/* TEST_COUNT: there is none of that name. */
+static enum test_id find_test(struct string name)
+{
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (string_is(name, tests[i].name)) return tests[i].id;
+    return TEST_COUNT;
+}
 
 static bool is_same(struct render *render, const struct value *a, const struct value *b)
 {
@@ -86,18 +99,11 @@ static bool is_same(struct render *render, const struct value *a, const struct v
     return value_equal(render, a, b);
 }
 
-static int64_t remainder_of(struct render *render, const struct value *value, int64_t by)
+/* value % by == rest */
+static bool leaves(struct render *render, const struct value *value, const struct value *by, int64_t rest)
 {
-    int64_t integer;
-    if (!value_is_integer(value, &integer)) {
-        render_fail(render, "TypeError: unsupported operand type(s) for %%: '%s' and 'int'", value_type(value));
-        return 0;
-    }
-    if (by == 0) {
-        render_fail(render, "ZeroDivisionError: integer modulo by zero");
-        return 0;
-    }
-    return by == -1 ? 0 : integer % by;
+    const struct value remainder = value_binary(render, OPERATOR_MODULO, value, by), wanted = value_integer(rest);
+    return !render->failed && value_equal(render, &remainder, &wanted);
 }
 
 static bool has_case(struct render *render, const struct value *value, const char *method)
@@ -117,18 +123,17 @@ static bool walks(const struct value *value)
 
 bool test_apply(struct render *render, struct string name, const struct value *value, const struct arguments *arguments)
 {
-    size_t i = 0;
-    while (i < sizeof tests / sizeof *tests && !string_is(name, tests[i].name)) i++;
-    if (i == sizeof tests / sizeof *tests) {
+    const enum test_id id = find_test(name);
+    if (id == TEST_COUNT) {
         render_fail(render, "TemplateRuntimeError: No test named '%.*s' found.", (int)name.size, name.bytes);
         return false;
     }
-    const struct value none = value_none(), *other = arguments->count ? &arguments->positional[0] : &none;
-    int64_t by;
-    const enum test_id id = tests[i].id;
+    const struct value none = value_none(), two = value_integer(2),
+                       *other = arguments->count ? &arguments->positional[0] : &none;
     const bool compares = (id >= TEST_SAMEAS && id <= TEST_IN) || id == TEST_DIVISIBLE;
     if (compares != (arguments->count == 1) || arguments->count > 1 || arguments->named_count) {
-        render_fail(render, "TypeError: test '%s' takes %d argument(s)", tests[i].name, compares ? 1 : 0);
+        render_fail(render, "TypeError: test '%.*s' takes %d argument(s)", (int)name.size, name.bytes,
+                    compares ? 1 : 0);
         return false;
     }
     switch (id) {
@@ -146,7 +151,8 @@ bool test_apply(struct render *render, struct string name, const struct value *v
     case TEST_ITERABLE: return walks(value);
     case TEST_SEQUENCE: return walks(value) && value->kind != VALUE_GENERATOR && value->kind != VALUE_VIEW;
     case TEST_CALLABLE:
-        return value->kind == VALUE_MACRO || value->kind == VALUE_METHOD || value->kind == VALUE_FUNCTION;
+        return value->kind == VALUE_MACRO || value->kind == VALUE_METHOD || value->kind == VALUE_FUNCTION ||
+               value->kind == VALUE_UNDEFINED; /* which fails when it is called */
     case TEST_SAMEAS: return is_same(render, value, other);
     case TEST_EQ: return value_equal(render, value, other);
     case TEST_NE: return !value_equal(render, value, other);
@@ -155,14 +161,15 @@ bool test_apply(struct render *render, struct string name, const struct value *v
     case TEST_GT: return value_order(render, value, other, ">") > 0;
     case TEST_GE: return value_order(render, value, other, ">=") >= 0;
     case TEST_IN: return value_contains(render, other, value);
-    case TEST_ODD: return remainder_of(render, value, 2) != 0;
-    case TEST_EVEN: return remainder_of(render, value, 2) == 0;
-    case TEST_DIVISIBLE:
-        if (!value_is_integer(other, &by)) render_fail(render, "TypeError: divisibleby takes an integer");
-        return !render->failed && remainder_of(render, value, by) == 0;
+    case TEST_ODD: return leaves(render, value, &two, 1);
+    case TEST_EVEN: return leaves(render, value, &two, 0);
+    case TEST_DIVISIBLE: return leaves(render, value, other, 0);
+    case TEST_FILTER: return value->kind == VALUE_STRING && filter_exists(value->string);
+    case TEST_TEST: return value->kind == VALUE_STRING && find_test(value->string) != TEST_COUNT;
     case TEST_LOWER: return has_case(render, value, "islower");
     case TEST_UPPER: return has_case(render, value, "isupper");
-    case TEST_ESCAPED: return false;
+    case TEST_ESCAPED: return value->is_markup;
+    case TEST_COUNT: break;
     }
     return false;
 }

@@ -167,8 +167,11 @@ static void next_token(struct parser *parser, bool is_block)
 {
     static const char *const operators[] = {"**", "//", "==", "!=", "<=", ">=", "+", "-", "/", "*", "%", "~", "[",
                                             "]",  "(",  ")",  "{",  "}",  "<",  ">", "=", ".", ":", "|", ",", ";"};
-    while (parser->at < parser->size && strchr(" \t\r\n\f\v", parser->text[parser->at]) && parser->text[parser->at])
-        parser_advance(parser, 1);
+    const struct string rest = {parser->text, NULL, parser->size};
+    uint32_t c = 0;
+    size_t bytes = 0;
+    while (parser->at < parser->size && (bytes = string_character(rest, parser->at, &c)) && character_is_space(c))
+        parser_advance(parser, bytes);
     parser->token = (struct token){TOKEN_END, string_of("")};
     if (parser_has_failed(parser)) return;
     if (parser->at >= parser->size) {
@@ -176,9 +179,6 @@ static void next_token(struct parser *parser, bool is_block)
         return;
     }
     if (parser->brackets == 0 && parser_tag_end(parser, is_block)) return;
-    uint32_t c;
-    const struct string rest = {parser->text, NULL, parser->size};
-    size_t bytes = string_character(rest, parser->at, &c);
     if (c == '"' || c == '\'') {
         read_string(parser);
     } else if (c < 0x80 && parser_is_decimal((char)c)) {

@@ -33,7 +33,7 @@ enum node_kind {
     NODE_TEXT,         /* text */
     NODE_OUTPUT,       /* a */
     NODE_IF,           /* a: body, else other */
-    NODE_FOR,          /* a in b if c (may be NULL): body, else other; uses_loop */
+    NODE_FOR,          /* a in b if c (may be NULL): body, else other */
     NODE_SET,          /* a = b */
     NODE_SET_BLOCK,    /* a = body, through filter b (may be NULL) */
     NODE_MACRO,        /* text(list of NODE_PARAMETER): body */
@@ -41,6 +41,7 @@ enum node_kind {
     NODE_CALL_BLOCK,   /* the call a, whose caller is the macro of list and body */
     NODE_FILTER_BLOCK, /* body through filter a */
     NODE_WITH,         /* list of NODE_SET: body, with names of its own */
+    NODE_BLOCK,        /* body, which sees only names of the whole template */
     NODE_BREAK,
     NODE_CONTINUE,
 };
@@ -64,11 +65,22 @@ enum operator_id {
     OPERATOR_NOT_IN
 };
 
+/* ---- template_arithmetic.c: operators with Python's meaning; they fail for operands that have none ---- */
+
+struct value value_binary(struct render *render, enum operator_id operation, const struct value *a,
+                          const struct value *b);
+bool value_compares(struct render *render, enum operator_id operation, const struct value *a, const struct value *b);
+void render_fail_operands(struct render *render, const char *sign, const struct value *a, const struct value *b);
+/* of[begin:end:step], where NULL is an absent bound. */
+struct value value_slice(struct render *render, const struct value *of, const struct value *begin,
+                         const struct value *end, const struct value *step);
+
 struct node {
     enum node_kind kind;
     enum operator_id operation;
     int line;
-    bool uses_loop;
+    bool uses_loop, is_recursive;                /* of a loop */
+    bool uses_caller, uses_varargs, uses_kwargs; /* of a macro's body */
     struct string text;
     struct value constant;
     struct node *a, *b, *c, *d;

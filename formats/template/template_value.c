@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/template/template_value.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +23,13 @@ void render_fail(struct render *render, const char *format, ...)
     status_fail(render->status, STATUS_BAD_INPUT, "%s", text);
 }
 
-static void fail_bound(struct render *render, const char *what)
+void render_fail_undefined(struct render *render, const struct value *undefined)
+{
+    render_fail(render, "%s: %.*s", undefined->is_unsafe ? "SecurityError" : "UndefinedError",
+                (int)undefined->string.size, undefined->string.bytes);
+}
+
+void render_fail_bound(struct render *render, const char *what)
 {
     if (render->failed) return;
     render->failed = true;
@@ -37,7 +41,7 @@ void *render_take(struct render *render, size_t bytes)
     if (render->failed) return NULL;
     const size_t header = (sizeof(struct block) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (bytes > TEMPLATE_MOST_MEMORY || render->memory + bytes > TEMPLATE_MOST_MEMORY) {
-        fail_bound(render, "memory");
+        render_fail_bound(render, "memory");
         return NULL;
     }
     bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -63,7 +67,7 @@ void *render_take(struct render *render, size_t bytes)
 bool render_step(struct render *render, size_t bytes)
 {
     render->steps += 1 + bytes / 64;
-    if (render->steps > TEMPLATE_MOST_STEPS) fail_bound(render, "steps");
+    if (render->steps > TEMPLATE_MOST_STEPS) render_fail_bound(render, "steps");
     return !render->failed;
 }
 
@@ -88,7 +92,7 @@ static bool builder_grow(struct builder *builder, size_t size)
     struct render *render = builder->render;
     if (!render_step(render, size)) return false;
     if (size > builder->most || builder->size + size > builder->most) {
-        fail_bound(render, "output");
+        render_fail_bound(render, "output");
         return false;
     }
     if (builder->size + size <= builder->capacity) return true;
@@ -316,6 +320,14 @@ void list_add(struct render *render, struct list *list, struct value item)
     list->items[list->count++] = item;
 }
 
+struct value list_take(struct list *list)
+{
+    const struct value item = *list->items++;
+    list->count--;
+    list->capacity--;
+    return item;
+}
+
 /* Numbers that are equal have the same hash, whatever their kind. */
 static uint32_t value_hash(const struct value *value)
 {
@@ -378,10 +390,7 @@ static bool dict_grow(struct render *render, struct dict *dict)
 void dict_set(struct render *render, struct dict *dict, struct value key, struct value item)
 {
     if (render->failed) return;
-    if (key.kind != VALUE_STRING && key.kind != VALUE_NONE && !value_is_number(&key) && key.kind != VALUE_TUPLE) {
-        render_fail(render, "TypeError: unhashable type: '%s'", value_type(&key));
-        return;
-    }
+    if (!value_is_hashable(render, &key)) return;
     const int64_t entry = dict_entry(render, dict, &key);
     if (entry >= 0) {
         dict->values[entry] = item;
@@ -419,7 +428,7 @@ static struct value container_of_json(struct render *render, const json_t *json,
     struct value value = is_array ? value_list(render, VALUE_LIST) : value_dict(render, VALUE_DICT);
     const char *key;
     json_t *item;
-    if (++render->depth > TEMPLATE_MOST_DEPTH) fail_bound(render, "depth");
+    if (++render->depth > TEMPLATE_MOST_DEPTH) render_fail_bound(render, "depth");
     for (size_t i = 0; is_array && i < json_array_size(json) && !render->failed; i++)
         list_add(render, value.list, value_of_json(render, json_array_get(json, i), foreign));
     json_object_foreach ((json_t *)(uintptr_t)json, key, item) {
@@ -464,8 +473,21 @@ void value_own_roles(struct render *render, const struct value *variables)
 
 bool value_is_list(const struct value *value)
 {
-    return value->kind == VALUE_LIST || value->kind == VALUE_TUPLE || value->kind == VALUE_GENERATOR ||
-           value->kind == VALUE_VIEW;
+    return value_is_sequence(value) || value->kind == VALUE_GENERATOR || value->kind == VALUE_VIEW;
+}
+
+bool value_is_sequence(const struct value *value)
+{
+    return value->kind == VALUE_LIST || value->kind == VALUE_TUPLE || value->kind == VALUE_RANGE;
+}
+
+bool value_is_hashable(struct render *render, const struct value *value)
+{
+    if (value->kind == VALUE_LIST || value->kind == VALUE_DICT || value->kind == VALUE_VIEW)
+        render_fail(render, "TypeError: unhashable type: '%s'", value_type(value));
+    for (size_t i = 0; value->kind == VALUE_TUPLE && i < value->list->count && !render->failed; i++)
+        value_is_hashable(render, &value->list->items[i]);
+    return !render->failed;
 }
 
 bool value_is_number(const struct value *value)
@@ -497,6 +519,7 @@ bool value_truth(const struct value *value)
     case VALUE_STRING: return value->string.size != 0;
     case VALUE_LIST:
     case VALUE_TUPLE:
+    case VALUE_RANGE:
     case VALUE_VIEW: return value->list->count != 0;
     case VALUE_DICT: return value->dict->count != 0;
     default: return true;
@@ -531,16 +554,18 @@ bool value_equal(struct render *render, const struct value *a, const struct valu
         return value_real(a) == value_real(b);
     }
     if (a->kind != b->kind) return false;
-    if (++render->depth > TEMPLATE_MOST_DEPTH) fail_bound(render, "depth");
+    if (++render->depth > TEMPLATE_MOST_DEPTH) render_fail_bound(render, "depth");
     switch (a->kind) {
     case VALUE_UNDEFINED:
     case VALUE_NONE: equal = true; break;
     case VALUE_STRING: equal = render_step(render, a->string.size) && string_equal(a->string, b->string); break;
     case VALUE_LIST:
-    case VALUE_TUPLE: equal = !render->failed && lists_equal(render, a->list, b->list); break;
+    case VALUE_TUPLE:
+    case VALUE_RANGE: equal = !render->failed && lists_equal(render, a->list, b->list); break;
     case VALUE_DICT: equal = !render->failed && dicts_equal(render, a->dict, b->dict); break;
     case VALUE_GENERATOR:
     case VALUE_VIEW: equal = a->list == b->list; break;
+    case VALUE_LOOP:
     case VALUE_NAMESPACE: equal = a->dict == b->dict; break;
     case VALUE_MACRO: equal = a->macro == b->macro; break;
     default: equal = string_equal(a->string, b->string) && a->object == b->object; break;
@@ -559,7 +584,7 @@ int value_order(struct render *render, const struct value *a, const struct value
     }
     if (a->kind == VALUE_STRING && b->kind == VALUE_STRING) return string_compare(a->string, b->string);
     if (a->kind == b->kind && (a->kind == VALUE_LIST || a->kind == VALUE_TUPLE)) {
-        if (++render->depth > TEMPLATE_MOST_DEPTH) fail_bound(render, "depth");
+        if (++render->depth > TEMPLATE_MOST_DEPTH) render_fail_bound(render, "depth");
         int order = 0;
         const size_t x = a->list->count, y = b->list->count;
         for (size_t i = 0; i < x && i < y && !order && !render->failed; i++)
@@ -570,7 +595,7 @@ int value_order(struct render *render, const struct value *a, const struct value
     }
     const struct value *undefined = a->kind == VALUE_UNDEFINED ? a : b->kind == VALUE_UNDEFINED ? b : NULL;
     if (undefined)
-        render_fail(render, "UndefinedError: %.*s", (int)undefined->string.size, undefined->string.bytes);
+        render_fail_undefined(render, undefined);
     else
         render_fail(render, "TypeError: '%s' not supported between instances of '%s' and '%s'", operator, value_type(a),
                     value_type(b));
@@ -586,7 +611,14 @@ bool value_contains(struct render *render, const struct value *in, const struct 
         }
         return render_step(render, in->string.size) && string_find(in->string, what->string, 0) != SIZE_MAX;
     }
-    if (in->kind == VALUE_DICT) return dict_find(render, in->dict, *what) != NULL;
+    if (in->kind == VALUE_DICT) return value_is_hashable(render, what) && dict_find(render, in->dict, *what) != NULL;
+    if (in->kind == VALUE_GENERATOR) { /* items are taken up to the one that is found */
+        while (in->list->count && !render->failed) {
+            const struct value item = list_take(in->list);
+            if (value_equal(render, &item, what)) return true;
+        }
+        return false;
+    }
     const struct list *items = value_items(render, in);
     for (size_t i = 0; i < items->count && !render->failed; i++)
         if (value_equal(render, &items->items[i], what)) return true;
@@ -607,13 +639,19 @@ static struct list *characters_of(struct render *render, struct string string)
 
 struct list *value_items(struct render *render, const struct value *value)
 {
-    if (value_is_list(value)) return value->list;
+    if (value_is_list(value) && value->kind != VALUE_GENERATOR) return value->list;
     if (value->kind == VALUE_STRING) return characters_of(render, value->string);
     struct list *list = value_list(render, VALUE_LIST).list;
-    if (value->kind == VALUE_DICT)
+    if (value->kind == VALUE_GENERATOR) {
+        *list = *value->list;
+        *value->list = (struct list){0};
+    } else if (value->kind == VALUE_DICT) {
         for (size_t i = 0; i < value->dict->count; i++) list_add(render, list, value->dict->keys[i]);
-    else if (value->kind != VALUE_UNDEFINED)
+    } else if (value->kind == VALUE_UNDEFINED && value->is_unsafe) {
+        render_fail_undefined(render, value);
+    } else if (value->kind != VALUE_UNDEFINED) {
         render_fail(render, "TypeError: '%s' object is not iterable", value_type(value));
+    }
     return list;
 }
 
@@ -623,128 +661,9 @@ const char *value_type(const struct value *value)
         [VALUE_UNDEFINED] = "Undefined", [VALUE_NONE] = "NoneType", [VALUE_BOOL] = "bool",
         [VALUE_INTEGER] = "int",         [VALUE_FLOAT] = "float",   [VALUE_STRING] = "str",
         [VALUE_LIST] = "list",           [VALUE_TUPLE] = "tuple",   [VALUE_GENERATOR] = "generator",
-        [VALUE_VIEW] = "dict_items",     [VALUE_DICT] = "dict",     [VALUE_NAMESPACE] = "Namespace",
+        [VALUE_RANGE] = "range",         [VALUE_DICT] = "dict",     [VALUE_NAMESPACE] = "Namespace",
         [VALUE_MACRO] = "Macro",         [VALUE_METHOD] = "method", [VALUE_FUNCTION] = "function",
+        [VALUE_LOOP] = "LoopContext",
     };
-    return names[value->kind];
-}
-
-/* ---- str() and repr() ---- */
-
-/* The shortest digits that read back the same, as repr() has them. */
-static void add_real(struct builder *builder, double real)
-{
-    char text[40];
-    if (isnan(real) || isinf(real)) {
-        builder_add_text(builder, isnan(real) ? "nan" : real > 0 ? "inf" : "-inf");
-        return;
-    }
-    int digits = 1;
-    do snprintf(text, sizeof text, "%.*e", digits - 1, real);
-    while (strtod(text, NULL) != real && ++digits <= 17);
-    const char *mark = strchr(text, 'e');
-    const int exponent = mark ? atoi(mark + 1) : 0;
-    if (exponent >= -4 && exponent < 16) {
-        const int decimals = digits - 1 - exponent;
-        snprintf(text, sizeof text, "%.*f", decimals > 0 ? decimals : 0, real);
-        builder_add_text(builder, text);
-        if (decimals <= 0) builder_add_text(builder, ".0");
-    } else {
-        snprintf(text, sizeof text, "%.*e", digits - 1, real);
-        builder_add_text(builder, text);
-    }
-}
-
-static void add_quoted(struct builder *builder, struct string string)
-{
-    const bool doubles = memchr(string.bytes, '\'', string.size) && !memchr(string.bytes, '"', string.size);
-    const char quote = doubles ? '"' : '\'';
-    builder_add_bytes(builder, &quote, 1, false);
-    for (size_t at = 0; at < string.size && !builder->render->failed;) {
-        uint32_t c;
-        char text[16];
-        const size_t bytes = string_character(string, at, &c);
-        if (c == '\\' || c == (uint32_t)quote)
-            snprintf(text, sizeof text, "\\%c", (char)c);
-        else if (c == '\n' || c == '\r' || c == '\t')
-            snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
-        else if (character_is_printable(c))
-            text[0] = 0;
-        else
-            snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
-        if (text[0])
-            builder_add_text(builder, text);
-        else
-            builder_add(builder, string_part(string, at, at + bytes));
-        at += bytes;
-    }
-    builder_add_bytes(builder, &quote, 1, false);
-}
-
-static void add_items(struct builder *builder, const struct list *list, const char *open, const char *close)
-{
-    builder_add_text(builder, open);
-    for (size_t i = 0; i < list->count && !builder->render->failed; i++) {
-        if (i) builder_add_text(builder, ", ");
-        builder_add_representation(builder, &list->items[i]);
-    }
-    builder_add_text(builder, close);
-}
-
-static void add_dict(struct builder *builder, const struct dict *dict)
-{
-    builder_add_text(builder, "{");
-    for (size_t i = 0; i < dict->count && !builder->render->failed; i++) {
-        if (i) builder_add_text(builder, ", ");
-        builder_add_representation(builder, &dict->keys[i]);
-        builder_add_text(builder, ": ");
-        builder_add_representation(builder, &dict->values[i]);
-    }
-    builder_add_text(builder, "}");
-}
-
-void builder_add_representation(struct builder *builder, const struct value *value)
-{
-    struct render *render = builder->render;
-    char text[32];
-    if (!render_step(render, 0)) return;
-    if (++render->depth > TEMPLATE_MOST_DEPTH) fail_bound(render, "depth");
-    switch (value->kind) {
-    case VALUE_UNDEFINED: builder_add_text(builder, "Undefined"); break;
-    case VALUE_NONE: builder_add_text(builder, "None"); break;
-    case VALUE_BOOL: builder_add_text(builder, value->boolean ? "True" : "False"); break;
-    case VALUE_INTEGER:
-        snprintf(text, sizeof text, "%" PRId64, value->integer);
-        builder_add_text(builder, text);
-        break;
-    case VALUE_FLOAT: add_real(builder, value->real); break;
-    case VALUE_STRING: add_quoted(builder, value->string); break;
-    case VALUE_LIST: add_items(builder, value->list, "[", "]"); break;
-    case VALUE_TUPLE: add_items(builder, value->list, "(", value->list->count == 1 ? ",)" : ")"); break;
-    case VALUE_VIEW: add_items(builder, value->list, "dict_items([", "])"); break;
-    case VALUE_DICT: add_dict(builder, value->dict); break;
-    default: /* as Python, which prints an address */
-        builder_add_text(builder, "<");
-        builder_add_text(builder, value_type(value));
-        builder_add_text(builder, " object>");
-        break;
-    }
-    render->depth--;
-}
-
-void builder_add_value(struct builder *builder, const struct value *value)
-{
-    if (value->kind == VALUE_STRING)
-        builder_add(builder, value->string);
-    else if (value->kind != VALUE_UNDEFINED)
-        builder_add_representation(builder, value);
-}
-
-struct string value_str(struct render *render, const struct value *value)
-{
-    struct builder builder;
-    if (value->kind == VALUE_STRING) return value->string;
-    builder_open(&builder, render);
-    builder_add_value(&builder, value);
-    return builder_value(&builder).string;
+    return value->kind == VALUE_VIEW ? value->object->string.bytes : names[value->kind];
 }

@@ -18,13 +18,15 @@ enum value_kind {
     VALUE_STRING,
     VALUE_LIST,
     VALUE_TUPLE,
-    VALUE_GENERATOR, /* a list that has no length and is no JSON */
-    VALUE_VIEW,      /* keys, values or items of a dictionary: a list that is no JSON */
+    VALUE_GENERATOR, /* a list that has no length and is no JSON; items that are taken are gone */
+    VALUE_RANGE,     /* a list that is no JSON; object: how it prints */
+    VALUE_VIEW,      /* keys, values or items of a dictionary: a list that is no JSON; object: the name of its type */
     VALUE_DICT,
     VALUE_NAMESPACE, /* a dictionary whose items are attributes that may be set */
+    VALUE_LOOP,      /* a dictionary whose items are attributes */
     VALUE_MACRO,
     VALUE_METHOD,   /* of an object: name and object */
-    VALUE_FUNCTION, /* global: name */
+    VALUE_FUNCTION, /* global: name; object: its state */
 };
 
 /* UTF-8 bytes. `foreign`: for each byte whether it comes from variables; NULL: none does. */
@@ -47,6 +49,8 @@ struct value {
     };
     const struct value *object; /* of a method */
     bool is_markup;             /* a string that escapes text added to it (filter safe) */
+    bool is_group;              /* a tuple whose items are also called grouper and list */
+    bool is_unsafe;             /* an undefined value: an attribute that the sandbox refuses */
 };
 
 struct list {
@@ -86,6 +90,8 @@ bool render_step(struct render *render, size_t bytes);
 void render_free(struct render *render);
 /* Fails; all but the first message are dropped. */
 void render_fail(struct render *render, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void render_fail_undefined(struct render *render, const struct value *undefined);
+void render_fail_bound(struct render *render, const char *what);
 
 /* ---- texts that are being made ---- */
 
@@ -114,6 +120,8 @@ size_t string_find(struct string in, struct string what, size_t from);
 size_t string_length(struct string string); /* characters */
 /* The byte at which character `index` begins, or the size. */
 size_t string_offset(struct string string, size_t index);
+/* Bytes of the line break at `at`, as str.splitlines has them; 0: none is there. */
+size_t string_line_break(struct string in, size_t at);
 /* Decodes the character at `at`; returns its bytes. */
 size_t string_character(struct string string, size_t at, uint32_t *character);
 size_t string_encode(uint32_t character, char bytes[4]);
@@ -134,6 +142,8 @@ struct value value_text(const char *text); /* that outlives the run */
 struct value value_list(struct render *render, enum value_kind kind);
 struct value value_dict(struct render *render, enum value_kind kind);
 void list_add(struct render *render, struct list *list, struct value item);
+/* Removes the first item; there is one. */
+struct value list_take(struct list *list);
 void dict_set(struct render *render, struct dict *dict, struct value key, struct value item);
 const struct value *dict_find(struct render *render, const struct dict *dict, struct value key);
 const struct value *dict_find_text(struct render *render, const struct dict *dict, const char *key);
@@ -144,17 +154,23 @@ struct value value_of_json(struct render *render, const json_t *json, bool forei
 void value_own_roles(struct render *render, const struct value *variables);
 
 bool value_is_list(const struct value *value);                      /* any kind of list */
+bool value_is_sequence(const struct value *value);                  /* a list, tuple or range */
 bool value_is_number(const struct value *value);                    /* also a boolean, as in Python */
 bool value_is_integer(const struct value *value, int64_t *integer); /* likewise */
+bool value_is_hashable(struct render *render,
+                       const struct value *value); /* as the key of a dictionary; fails otherwise */
 double value_real(const struct value *value);
 bool value_truth(const struct value *value);
 bool value_equal(struct render *render, const struct value *a, const struct value *b);
 /* Below, equal, above: -1, 0, 1. Fails for kinds that have no order. `operator`: for the message. */
 int value_order(struct render *render, const struct value *a, const struct value *b, const char *operator);
 bool value_contains(struct render *render, const struct value *in, const struct value *what);
-/* Items of anything that can be walked; characters of strings, keys of dictionaries. */
+/* Items of anything that can be walked; characters of strings, keys of dictionaries. A generator loses them. */
 struct list *value_items(struct render *render, const struct value *value);
-const char *value_type(const struct value *value);                                   /* Python's name */
+const char *value_type(const struct value *value); /* Python's name */
+
+/* ---- template_print.c ---- */
+
 void builder_add_value(struct builder *builder, const struct value *value);          /* str() */
 void builder_add_representation(struct builder *builder, const struct value *value); /* repr() */
 struct string value_str(struct render *render, const struct value *value);
@@ -167,6 +183,16 @@ struct json_style {
     bool ensure_ascii, sort_keys;
 };
 void builder_add_json(struct builder *builder, const struct value *value, const struct json_style *style, int depth);
+
+/* ---- template_functions.c ---- */
+
+struct arguments;
+
+/* A loop with its functions, and without its other attributes. */
+struct value loop_new(struct render *render);
+/* None: there is none of that name. */
+struct value function_find(struct string name);
+struct value function_call(struct render *render, const struct value *function, const struct arguments *arguments);
 
 /* ---- calls: template_filters.c, template_tests.c, template_methods.c ---- */
 
@@ -183,11 +209,12 @@ const struct value *argument(const struct arguments *arguments, size_t index, co
 /* Fails, naming the first argument that is unknown. `names`: of all arguments, separated by spaces. */
 bool arguments_check(struct render *render, const struct arguments *arguments, const char *callee, const char *names);
 
+bool filter_exists(struct string name);
 struct value filter_apply(struct render *render, struct string name, struct value value,
                           const struct arguments *arguments);
 bool test_apply(struct render *render, struct string name, const struct value *value,
                 const struct arguments *arguments);
-/* The attribute or method of that name; false: there is none. Methods that would change the object fail. */
+/* The method of that name; false: there is none. Methods that would change the object are undefined. */
 bool method_find(struct render *render, const struct value *object, struct string name, struct value *method);
 struct value method_call(struct render *render, const struct value *method, const struct arguments *arguments);
 /* value.name (attributes first) and value[key] (items first), as the environment of jinja2 has them. */
@@ -195,6 +222,8 @@ struct value value_attribute(struct render *render, const struct value *value, s
 struct value value_item(struct render *render, const struct value *value, const struct value *key);
 /* format % arguments, as Python's. */
 struct value string_percent(struct render *render, struct string format, const struct value *arguments);
+/* format.format(arguments), likewise. */
+struct value string_format(struct render *render, struct string format, const struct arguments *arguments);
 struct string string_replace(struct render *render, struct string in, struct string old, struct string new,
                              int64_t count);
 struct string string_case(struct render *render, struct string in, const char *method);
