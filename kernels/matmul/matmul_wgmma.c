@@ -22,7 +22,7 @@ static int64_t x_bytes(const int64_t *params) { return (int64_t)dtype_bytes((enu
 
 static struct matmul_wgmma_layout layout_of(const int64_t *params)
 {
-    return matmul_wgmma_lay_out(params[MATMUL_DTYPE], x_bytes(params), params[MATMUL_WGMMA_TILE_N],
+    return matmul_wgmma_lay_out(params[MATMUL_DTYPE], x_bytes(params), params[MATMUL_ROWS], params[MATMUL_WGMMA_TILE_N],
                                 params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_TILE_K],
                                 params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_STAGES],
                                 (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params));
@@ -105,10 +105,15 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
+static bool has_tiles(const int64_t *params)
+{
+    return matmul_wgmma_has_tiles(params[MATMUL_DTYPE], params[MATMUL_ROWS], params[MATMUL_WGMMA_TILE_M]);
+}
+
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
     const bool is_x = operand == MATMUL_X;
-    if (operand == MATMUL_W && matmul_wgmma_has_tiles(params[MATMUL_DTYPE])) {
+    if (operand == MATMUL_W && has_tiles(params)) {
         const struct fragment_layout layout = fragment_lay_out(params[MATMUL_DTYPE]);
         *map = (struct plan_tensor_map){
             .dtype = DTYPE_I64,

@@ -40,7 +40,8 @@ template <class P> struct matmul_wgmma_body {
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int STRIPS = P::TILE_K / FRAGMENT_STRIP_K; /* of a panel in a stage, if coded */
-    static constexpr bool HAS_TILES = matmul_wgmma_has_tiles(P::DTYPE), HAS_MAP = !CODED || HAS_TILES;
+    static constexpr bool HAS_TILES = matmul_wgmma_has_tiles(P::DTYPE, P::ROWS, P::TILE_M),
+                          HAS_MAP = !CODED || HAS_TILES;
     typedef typename wgmma_weights<HAS_MAP>::type weights_operand;
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
@@ -71,8 +72,8 @@ template <class P> struct matmul_wgmma_body {
 
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
     static constexpr matmul_wgmma_layout LAYOUT =
-        matmul_wgmma_lay_out(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES,
-                             GATED);
+        matmul_wgmma_lay_out(P::DTYPE, X_BYTES, P::ROWS, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES,
+                             OUT_BYTES, GATED);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
     static constexpr u32 PANEL_PITCH = (u32)LAYOUT.panel_pitch, STRIP_PITCH = (u32)LAYOUT.strip_pitch;
     static constexpr int X_TILE_BYTES = STAGE_BYTES - W_BYTES;
@@ -157,11 +158,7 @@ template <class P> struct matmul_wgmma_body {
     {
         const int strip = (int)threadIdx.x % 32, column = (step * STRIPS + strip) * (FRAGMENTS.strip_bytes / 8);
         if (strip >= STRIPS) return;
-        const u32 place = to + (u32)strip * STRIP_PITCH;
-        if (ROW_TILES == 1)
-            tile_load_hinted(place, map, column, at.column / FRAGMENT_ROWS, full, policy);
-        else
-            tile_load(place, map, column, at.column / FRAGMENT_ROWS, full);
+        tile_load_hinted(to + (u32)strip * STRIP_PITCH, map, column, at.column / FRAGMENT_ROWS, full, policy);
     }
 
     /* By the threads that produce. */
@@ -296,7 +293,8 @@ template <class P> struct matmul_wgmma_body {
 #pragma unroll
             for (int i = 0; i < TURN / STEP; i++) {
                 if constexpr (CODES) {
-                    codes::keep(a[turn % 2][i], now.words[i * 2 / codes::PART_STEPS], first + i * 2);
+                    codes::template keep<ROW_TILES == 1>(a[turn % 2][i], now.words[i * 2 / codes::PART_STEPS],
+                                                         first + i * 2);
                     wgmma_keep(a[turn % 2][i]);
                 } else
                     codes::decode(a[turn % 2][i], now.words[i / codes::PART_STEPS], now.head, first + i);

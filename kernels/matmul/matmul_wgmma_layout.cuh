@@ -23,25 +23,27 @@ struct matmul_wgmma_layout {
 };
 
 /* Coded W whose strips come as tiles, one of all panels, since to ask for panels one by one takes longer than to multiply them:
- * codes of 4 bits. Pieces of 8-bit codes are twice as long and arrive sooner one by one; factors need W's address. */
-LAYOUT_FUNCTION int matmul_wgmma_has_tiles(layout_size encoding)
+ * codes of 4 bits, and rows that are one tile. Pieces of 8-bit codes are twice as long and arrive sooner one by one; factors need
+ * W's address. */
+LAYOUT_FUNCTION int matmul_wgmma_has_tiles(layout_size encoding, layout_size rows, layout_size tile_m)
 {
     const struct fragment_layout layout = fragment_lay_out(encoding);
-    return layout.bits == 4 && !layout.factors;
+    return layout.bits == 4 && !layout.factors && rows <= tile_m;
 }
 
 /* `x_bytes`: of an element of x, 1 or 2. */
 LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size encoding, layout_size x_bytes,
-                                                                layout_size tile_n, layout_size tile_m,
-                                                                layout_size tile_k, layout_size warpgroups,
-                                                                layout_size stages, layout_size out_bytes, int is_gated)
+                                                                layout_size rows, layout_size tile_n,
+                                                                layout_size tile_m, layout_size tile_k,
+                                                                layout_size warpgroups, layout_size stages,
+                                                                layout_size out_bytes, int is_gated)
 {
     struct matmul_wgmma_layout l = {0};
     l.w_bytes = tile_n * tile_k * 2;
     if (fragment_is_coded(encoding)) { /* strips of each panel; the x tile begins at a multiple of 1024 */
         const layout_size panels = tile_n / FRAGMENT_ROWS, strips = tile_k / FRAGMENT_STRIP_K;
         const layout_size strip_bytes = fragment_lay_out(encoding).strip_bytes;
-        const int has_tiles = matmul_wgmma_has_tiles(encoding);
+        const int has_tiles = matmul_wgmma_has_tiles(encoding, rows, tile_m);
         l.panel_pitch = has_tiles ? strip_bytes : strips * strip_bytes;
         l.strip_pitch = has_tiles ? layout_divide_up(panels * strip_bytes, 128) * 128 : strip_bytes;
         l.w_bytes = has_tiles ? strips * l.strip_pitch : panels * l.panel_pitch;

@@ -204,7 +204,7 @@ template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
         matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map,
                                   tensor_map_on_host(w.panels.data(), N, K, P::TILE_N), out, bias_operand(),
                                   residual_operand(), nullptr);
-    else if constexpr (matmul_wgmma_has_tiles(P::DTYPE))
+    else if constexpr (matmul_wgmma_has_tiles(P::DTYPE, P::ROWS, P::TILE_M))
         matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, strips_map<P>(), out, bias_operand(),
                                   residual_operand(), CODES ? x_scales : nullptr);
     else
