@@ -8,7 +8,7 @@
 
 /* ---- attributes: "a.b.0" ---- */
 
-static struct value attribute_of(struct render *render, const struct value *value, const struct value *path)
+struct value attribute_of(struct render *render, const struct value *value, const struct value *path)
 {
     struct value found = *value;
     int64_t index;
@@ -319,71 +319,6 @@ static struct value pieces(const struct call *call, bool slices)
 
 struct value filter_batch(const struct call *call) { return pieces(call, false); }
 struct value filter_slice(const struct call *call) { return pieces(call, true); }
-
-static struct arguments rest_of(const struct arguments *all, size_t from)
-{
-    struct arguments rest = *all;
-    const size_t passed = all->count < from ? all->count : from;
-    if (passed) rest.positional += passed; /* without arguments there is no array */
-    rest.count -= passed;
-    return rest;
-}
-
-/* jinja2 asks for the truth of the value first, so that these take none as well. */
-static const struct list *walked(const struct call *call)
-{
-    return value_truth(&call->value) ? value_items(call->render, &call->value)
-                                     : value_list(call->render, VALUE_LIST).list;
-}
-
-struct value filter_map(const struct call *call)
-{
-    struct render *render = call->render;
-    const struct list *items = walked(call);
-    struct value list = value_list(render, VALUE_GENERATOR);
-    const struct value *attribute = argument(call->arguments, SIZE_MAX, "attribute");
-    const struct value *absent = argument(call->arguments, SIZE_MAX, "default");
-    if (!attribute && !call->arguments->count)
-        render_fail(render, "FilterArgumentError: map requires a filter argument");
-    const struct arguments rest = rest_of(call->arguments, 1);
-    for (size_t i = 0; i < items->count && !render->failed; i++) {
-        struct value made;
-        if (attribute) {
-            made = attribute_of(render, &items->items[i], attribute);
-            if (made.kind == VALUE_UNDEFINED && absent) made = *absent;
-        } else {
-            made = filter_apply(render, value_str(render, &call->arguments->positional[0]), items->items[i], &rest);
-        }
-        list_add(render, list.list, made);
-    }
-    return list;
-}
-
-/* select, reject, selectattr, rejectattr. */
-static struct value choose(const struct call *call, bool wanted, bool by_attribute)
-{
-    struct render *render = call->render;
-    const struct list *items = walked(call);
-    const struct arguments *all = call->arguments;
-    struct value list = value_list(render, VALUE_GENERATOR);
-    const size_t test = by_attribute ? 1 : 0;
-    if (all->count < test) render_fail(render, "FilterArgumentError: %s requires an attribute", call->name);
-    const struct arguments rest = rest_of(all, test + 1);
-    for (size_t i = 0; i < items->count && !render->failed; i++) {
-        const struct value item =
-            by_attribute ? attribute_of(render, &items->items[i], &all->positional[0]) : items->items[i];
-        const bool holds = all->count > test
-                               ? test_apply(render, value_str(render, &all->positional[test]), &item, &rest)
-                               : value_truth(&item);
-        if (holds == wanted) list_add(render, list.list, items->items[i]);
-    }
-    return list;
-}
-
-struct value filter_select(const struct call *call) { return choose(call, true, false); }
-struct value filter_reject(const struct call *call) { return choose(call, false, false); }
-struct value filter_selectattr(const struct call *call) { return choose(call, true, true); }
-struct value filter_rejectattr(const struct call *call) { return choose(call, false, true); }
 
 struct value filter_items(const struct call *call)
 {

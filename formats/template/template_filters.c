@@ -1,35 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds filters by their names, and reads their arguments. */
+/* Finds filters by their names. Here are also the filters that apply others or tests, and the test for filters. */
 #include "formats/template/template_filters.h"
-
-const struct value *call_argument(const struct call *call, size_t index, const char *name)
-{
-    return argument(call->arguments, index, name);
-}
-
-bool call_flag(const struct call *call, size_t index, const char *name, bool absent)
-{
-    const struct value *value = call_argument(call, index, name);
-    return value ? value_truth(value) : absent;
-}
-
-int64_t call_integer(const struct call *call, size_t index, const char *name, int64_t absent)
-{
-    int64_t integer = absent;
-    const struct value *value = call_argument(call, index, name);
-    if (value && value->kind != VALUE_NONE && !value_is_integer(value, &integer))
-        render_fail(call->render, "TypeError: filter '%s': %s: expected an integer, found %s", call->name, name,
-                    value_type(value));
-    return integer;
-}
-
-struct string call_string(const struct call *call, size_t index, const char *name, const char *absent)
-{
-    const struct value *value = call_argument(call, index, name);
-    return value ? value_str(call->render, value) : string_of(absent);
-}
-
-struct string call_text(const struct call *call) { return value_str(call->render, &call->value); }
 
 static struct value filter_attr(const struct call *call)
 {
@@ -48,6 +19,71 @@ static struct value filter_default(const struct call *call)
         call->value.kind == VALUE_UNDEFINED || (call_flag(call, 1, "boolean", false) && !value_truth(&call->value));
     return !replaces ? call->value : other ? *other : value_text("");
 }
+
+static struct arguments rest_of(const struct arguments *all, size_t from)
+{
+    struct arguments rest = *all;
+    const size_t passed = all->count < from ? all->count : from;
+    if (passed) rest.positional += passed; /* without arguments there is no array */
+    rest.count -= passed;
+    return rest;
+}
+
+/* jinja2 asks for the truth of the value first, so that these take none as well. */
+static const struct list *walked(const struct call *call)
+{
+    return value_truth(&call->value) ? value_items(call->render, &call->value)
+                                     : value_list(call->render, VALUE_LIST).list;
+}
+
+static struct value filter_map(const struct call *call)
+{
+    struct render *render = call->render;
+    const struct list *items = walked(call);
+    struct value list = value_list(render, VALUE_GENERATOR);
+    const struct value *attribute = argument(call->arguments, SIZE_MAX, "attribute");
+    const struct value *absent = argument(call->arguments, SIZE_MAX, "default");
+    if (!attribute && !call->arguments->count)
+        render_fail(render, "FilterArgumentError: map requires a filter argument");
+    const struct arguments rest = rest_of(call->arguments, 1);
+    for (size_t i = 0; i < items->count && !render->failed; i++) {
+        struct value made;
+        if (attribute) {
+            made = attribute_of(render, &items->items[i], attribute);
+            if (made.kind == VALUE_UNDEFINED && absent) made = *absent;
+        } else {
+            made = filter_apply(render, value_str(render, &call->arguments->positional[0]), items->items[i], &rest);
+        }
+        list_add(render, list.list, made);
+    }
+    return list;
+}
+
+/* select, reject, selectattr, rejectattr. */
+static struct value choose(const struct call *call, bool wanted, bool by_attribute)
+{
+    struct render *render = call->render;
+    const struct list *items = walked(call);
+    const struct arguments *all = call->arguments;
+    struct value list = value_list(render, VALUE_GENERATOR);
+    const size_t test = by_attribute ? 1 : 0;
+    if (all->count < test) render_fail(render, "FilterArgumentError: %s requires an attribute", call->name);
+    const struct arguments rest = rest_of(all, test + 1);
+    for (size_t i = 0; i < items->count && !render->failed; i++) {
+        const struct value item =
+            by_attribute ? attribute_of(render, &items->items[i], &all->positional[0]) : items->items[i];
+        const bool holds = all->count > test
+                               ? test_apply(render, value_str(render, &all->positional[test]), &item, &rest)
+                               : value_truth(&item);
+        if (holds == wanted) list_add(render, list.list, items->items[i]);
+    }
+    return list;
+}
+
+static struct value filter_select(const struct call *call) { return choose(call, true, false); }
+static struct value filter_reject(const struct call *call) { return choose(call, false, false); }
+static struct value filter_selectattr(const struct call *call) { return choose(call, true, true); }
+static struct value filter_rejectattr(const struct call *call) { return choose(call, false, true); }
 
 /* `arguments`: names in their order; NULL: any. */
 static const struct filter {
@@ -111,8 +147,6 @@ static const struct filter *find_filter(struct string name)
     return NULL;
 }
 
-bool filter_exists(struct string name) { return find_filter(name) != NULL; }
-
 struct value filter_apply(struct render *render, struct string name, struct value value,
                           const struct arguments *arguments)
 {
@@ -128,4 +162,11 @@ struct value filter_apply(struct render *render, struct string name, struct valu
     if (!render->failed) made = filter->apply(&call);
     render->depth--;
     return made;
+}
+
+bool test_apply(struct render *render, struct string name, const struct value *value, const struct arguments *arguments)
+{
+    if (string_is(name, "filter") && !arguments->count && !arguments->named_count)
+        return value->kind == VALUE_STRING && find_filter(value->string);
+    return test_value(render, name, value, arguments);
 }

@@ -21,8 +21,13 @@ struct string call_string(const struct call *call, size_t index, const char *nam
 /* str() of the value. */
 struct string call_text(const struct call *call);
 
+/* Tests but for that of filters, as test_apply. */
+bool test_value(struct render *render, struct string name, const struct value *value,
+                const struct arguments *arguments);
+
 /* ---- template_filter_lists.c ---- */
 
+struct value attribute_of(struct render *render, const struct value *value, const struct value *path);
 struct value filter_batch(const struct call *call);
 struct value filter_dictsort(const struct call *call);
 struct value filter_first(const struct call *call);
@@ -32,14 +37,9 @@ struct value filter_join(const struct call *call);
 struct value filter_last(const struct call *call);
 struct value filter_length(const struct call *call);
 struct value filter_list(const struct call *call);
-struct value filter_map(const struct call *call);
 struct value filter_max(const struct call *call);
 struct value filter_min(const struct call *call);
-struct value filter_reject(const struct call *call);
-struct value filter_rejectattr(const struct call *call);
 struct value filter_reverse(const struct call *call);
-struct value filter_select(const struct call *call);
-struct value filter_selectattr(const struct call *call);
 struct value filter_slice(const struct call *call);
 struct value filter_sort(const struct call *call);
 struct value filter_sum(const struct call *call);

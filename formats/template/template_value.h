@@ -209,7 +209,6 @@ const struct value *argument(const struct arguments *arguments, size_t index, co
 /* Fails, naming the first argument that is unknown. `names`: of all arguments, separated by spaces. */
 bool arguments_check(struct render *render, const struct arguments *arguments, const char *callee, const char *names);
 
-bool filter_exists(struct string name);
 struct value filter_apply(struct render *render, struct string name, struct value value,
                           const struct arguments *arguments);
 bool test_apply(struct render *render, struct string name, const struct value *value,

@@ -99,7 +99,7 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
             } else {
                 /* The upper halves of bytes: registers 0 and 2, or 1 and 3; the codes are 8 more than their numbers. */
                 const u32 word = codes[(step + i / 2) % PART_STEPS];
-                const u32 turned = __funnelshift_r(word, word, i % 2 ? 3 : 31);
+                const u32 turned = HOLDS_MASK && i % 2 == 0 ? word << 1 : __funnelshift_r(word, word, i % 2 ? 3 : 31);
                 a[i] = HOLDS_MASK ? and_xor(turned, 0xf0f0f0f0, 0x80808080) : (turned & 0xf0f0f0f0) ^ 0x80808080;
             }
         }

@@ -216,7 +216,7 @@ class BuildInputs(ErrorTest):
                 ({"num_attention_heads": 7}, ["num_attention_heads", "num_key_value_heads"]),
                 ({"hidden_act": "tanh"}, ["hidden_act", "gelu_pytorch_tanh", "tanh"]),
                 ({"rms_norm_eps": -1}, ["rms_norm_eps"]),
-                ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}, ["dynamic"]),
+                ({"rope_parameters": {"rope_type": "twisted", "rope_theta": 10000.0, "factor": 2.0}}, ["twisted"]),
                 ({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "twist": 2.0}}, ["twist"]),
                 ({"a_field_of_tomorrow": True}, ["a_field_of_tomorrow"]),
                 ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantization_config"]),
