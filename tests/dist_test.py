@@ -15,9 +15,9 @@ ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WOR
 TARBALL = os.path.join(ROOT, "eng.tar.gz")
 SOURCES = ROOT if os.environ.get("TEST_SRCDIR") else "."
 
-# What the runtime needs to map and replay, and the interpreter of chat templates, which takes 85 KB. Codes with a table and
+# What the runtime needs to map and replay, and the interpreter of chat templates, which takes 105 KB. Codes with a table and
 # with 8-bit zero points take 40 KB in the matmuls of four instruction sets, AMX 20 KB. Before raising it, look for code that it does not need.
-MAX_LIBRARY_BYTES = 1744 * 1000  # 10 kB of them came with speculation, 12 with state spaces and composed grammars, 8 with xielu and plain MLPs of experts, 3 with counts of the prefix cache
+MAX_LIBRARY_BYTES = 1766 * 1000  # 10 kB of them came with speculation, 12 with state spaces and composed grammars, 8 with xielu and plain MLPs of experts, 3 with counts of the prefix cache, 20 with more of jinja2
 MAX_TARBALL_BYTES = 40 * 1000 * 1000
 
 # What libeng.so may open: the C library, and what the README names.
