@@ -27,9 +27,8 @@ struct build {
     struct graph decode, prefill;
     struct graph mixed, verify; /* only with rows of such plans */
     struct graph small_batch;   /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
-    struct graph
-        routed_mlp; /* CUDA, with experts: likewise, an MLP over experts in one launch where that is possible */
-    struct graph router_batch; /* CUDA, with experts: decode of at most GRAPH_ROUTER_BATCH rows */
+    struct graph routed_mlp;    /* likewise, an MLP over experts in one launch where that is possible */
+    struct graph router_batch;  /* CUDA, with experts: decode of at most GRAPH_ROUTER_BATCH rows */
     /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */
     uint32_t eight_bit_rows;
     bool has_routed_matmul;   /* of the GPU: set by build_cuda_open */

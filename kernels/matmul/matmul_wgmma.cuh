@@ -16,8 +16,9 @@
  * all k, those of groups the groups' sums. Sums of e4m3 codes are computed for 512 k at most by themselves; those of int8 codes, which
  * int4 codes become, are integers, which 32 bits hold.
  *
- * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a
- * coded W is a pointer or a map of 64-bit words: a row for each panel, boxes of a strip of TILE_N / 16 panels), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
+ * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a coded W is a
+ * pointer or, in tiles, a map of 64-bit words: a row for each panel, boxes of a strip of TILE_N / 16 panels), out, bias, residual,
+ * x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_CUH
 

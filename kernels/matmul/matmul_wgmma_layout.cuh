@@ -14,9 +14,8 @@ enum { MATMUL_WGMMA_MOST_INTEGERS = (1 << 17) - 1 };
  * STAGES mbarriers. */
 struct matmul_wgmma_layout {
     layout_size w_bytes, stage_bytes;
-    layout_size panel_pitch,
-        strip_pitch;            /* coded W: from a panel's strip to the next panel's, from a strip to the next */
-    layout_size staged_columns; /* of out, from 64 rows of W */
+    layout_size panel_pitch, strip_pitch; /* coded W: from a panel or a strip to the next one */
+    layout_size staged_columns;           /* of out, from 64 rows of W */
     layout_size staged_rows, staged_pitch, staged_bytes;
     layout_size staging, scales, barriers; /* offsets */
     layout_size bytes;
