@@ -526,6 +526,24 @@ template <class P> struct matmul_wgmma_body {
         }
     }
 
+    /* SPLIT_K: shares of a tile, 8 rows of x and 64 of W each for every warpgroup, of which a block of the cluster has one in SPLIT_K;
+     * as many at once as the staging area holds, whose sums are 64 registers at most. */
+    static constexpr int SHARES = PARTS * BLOCKS, OWN_SHARES = (SHARES + P::SPLIT_K - 1) / P::SPLIT_K;
+    static constexpr int STAGED_SHARES = 2 * STAGED_BLOCKS < 16 / P::SPLIT_K ? 2 * STAGED_BLOCKS : 16 / P::SPLIT_K;
+    static constexpr int BATCH = OWN_SHARES < STAGED_SHARES ? OWN_SHARES : STAGED_SHARES;
+
+    /* What will be added to a batch of shares, of which `first` is the first. */
+    static __device__ __forceinline__ void load_shares(residual_part (&parts)[BATCH], destination to, tile at,
+                                                       int warpgroup, int first)
+    {
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int share = first + j * P::SPLIT_K;
+            to.first_column = first_column(at, warpgroup, share / BLOCKS);
+            if (share < SHARES) load_residual(&parts[j], to, at.row + share % BLOCKS * 8, 8);
+        }
+    }
+
     /* The first of the two rows of W whose sums a thread holds. */
     static __device__ __forceinline__ int bias_row(tile at, int warpgroup, int part)
     {
@@ -726,32 +744,52 @@ template <class P> struct matmul_wgmma_body {
                             const float *v = &sums[part][block * 4];
                             mine[(part * BLOCKS + block) * CONSUMERS] = make_float4(v[0], v[1], v[2], v[3]);
                         }
+                    residual_part residual_rows[BATCH];
+                    load_shares(residual_rows, to, at, (int)warpgroup, rank); /* while the others finish */
                     cluster_sync();
-                    u32 half = 0;
-                    for (int share = rank; share < PARTS * BLOCKS; share += P::SPLIT_K, half ^= 1) {
-                        const int part = share / BLOCKS, block = share % BLOCKS;
-                        const u32 place = base + (u32)(share * CONSUMERS + (int)threadIdx.x) * 16;
-                        float4 v[P::SPLIT_K];
-                        residual_part residual_rows;
-                        to.first_column = first_column(at, (int)warpgroup, part);
-                        load_residual(&residual_rows, to, at.row + block * 8, 8); /* along with the sums */
+                    if (rank >= SHARES) cluster_arrive();
+#pragma unroll 1
+                    for (int first = rank; first < SHARES; first += BATCH * P::SPLIT_K) {
+                        const bool is_last = first + BATCH * P::SPLIT_K >= SHARES;
+                        float4 v[BATCH][P::SPLIT_K];
 #pragma unroll
-                        for (int i = 0; i < P::SPLIT_K; i++) v[i] = cluster_load(cluster_address(place, (u32)i));
+                        for (int j = 0; j < BATCH; j++)
 #pragma unroll
-                        for (int i = 1; i < P::SPLIT_K; i++) {
-                            v[0].x += v[i].x;
-                            v[0].y += v[i].y;
-                            v[0].z += v[i].z;
-                            v[0].w += v[i].w;
+                            for (int i = 0; i < P::SPLIT_K; i++) {
+                                const int share = min(first + j * P::SPLIT_K, SHARES - 1);
+                                const u32 place = base + (u32)(share * CONSUMERS + (int)threadIdx.x) * 16;
+                                v[j][i] = cluster_load(cluster_address(place, (u32)i));
+                            }
+#pragma unroll
+                        for (int j = 0; j < BATCH; j++) {
+                            const int part = min(first + j * P::SPLIT_K, SHARES - 1) / BLOCKS;
+                            const bias_pair add =
+                                load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, bias_row(at, (int)warpgroup, part), P::N);
+#pragma unroll
+                            for (int i = 1; i < P::SPLIT_K; i++) {
+                                v[j][0].x += v[j][i].x;
+                                v[j][0].y += v[j][i].y;
+                                v[j][0].z += v[j][i].z;
+                                v[j][0].w += v[j][i].w;
+                            }
+                            stage(staging, j, v[j][0].x + add.low, v[j][0].y + add.low, v[j][0].z + add.high,
+                                  v[j][0].w + add.high);
                         }
-                        const bias_pair add =
-                            load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, bias_row(at, (int)warpgroup, part), P::N);
-                        const u32 staged = staging + half * STAGED_BYTES;
-                        stage(staged, 0, v[0].x + add.low, v[0].y + add.low, v[0].z + add.high, v[0].w + add.high);
                         named_barrier(1 + (int)warpgroup, 128);
-                        write(staged, to, residual_rows, at.row + block * 8, 8);
+                        if (is_last) cluster_arrive(); /* this block has read what it wants of the others */
+#pragma unroll
+                        for (int j = 0; j < BATCH; j++) {
+                            const int share = first + j * P::SPLIT_K;
+                            to.first_column = first_column(at, (int)warpgroup, share / BLOCKS);
+                            if (share < SHARES)
+                                write(staging + (u32)(j * 8 * STAGED_PITCH), to, residual_rows[j],
+                                      at.row + share % BLOCKS * 8, 8);
+                        }
+                        if (is_last) break;
+                        load_shares(residual_rows, to, at, (int)warpgroup, first + BATCH * P::SPLIT_K);
+                        named_barrier(1 + (int)warpgroup, 128); /* what is staged has been written */
                     }
-                    cluster_sync(); /* no block ends while another reads its sums */
+                    cluster_wait(); /* no block ends while another reads its sums */
                 }
             }
         }
