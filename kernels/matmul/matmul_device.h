@@ -129,7 +129,8 @@ enum matmul_wgmma_param {
     MATMUL_WGMMA_MULTICAST, /* blocks of a cluster that share an x tile: 1, 2; TILE_M is a multiple of 8 times it */
     MATMUL_WGMMA_PERSISTENT, /* blocks on each SM that take tiles in turn: 0 (a block for each tile), 1..4 */
     MATMUL_WGMMA_ROW_GROUP,  /* row tiles that take the same rows of W at about the same time: 1..1024 */
-    MATMUL_WGMMA_PREFETCH,   /* with one row tile: request weights before the previous launches have ended */
+    MATMUL_WGMMA_PREFETCH, /* with one row tile: stages of weights that are requested before the previous launches have ended: 0..24;
+                              * 1: all of the ring */
     MATMUL_WGMMA_PARAMS
 };
 enum { MATMUL_WGMMA_LEAST_ROWS = 1, MATMUL_WGMMA_MOST_STAGES = 24, MATMUL_WGMMA_MOST_SPLIT = 8 };

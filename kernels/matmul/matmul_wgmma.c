@@ -77,7 +77,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (tile_m % (8 * multicast)) return "TILE_M is not a multiple of 8 * MULTICAST";
     if (!in_range(persistent, 0, 4)) return "PERSISTENT is not in 0..4";
     if (!in_range(params[MATMUL_WGMMA_ROW_GROUP], 1, 1024)) return "ROW_GROUP is not in 1..1024";
-    if (!in_range(params[MATMUL_WGMMA_PREFETCH], 0, 1)) return "PREFETCH is not 0 or 1";
+    if (!in_range(params[MATMUL_WGMMA_PREFETCH], 0, MATMUL_WGMMA_MOST_STAGES)) return "PREFETCH is not in 0..24";
     if (split_k > 1) {
         if (multicast > 1 || persistent) return "SPLIT_K with MULTICAST or PERSISTENT";
         if (split_k > layout_divide_up(params[MATMUL_K], tile_k)) return "SPLIT_K is more than the steps along K";
@@ -291,6 +291,14 @@ static void rank_choices(struct matmul_ranking *ranking, int64_t *p, const struc
     }
 }
 
+/* The last candidate gives way where there is no room. */
+static void insert_candidate(struct matmul_ranking *ranking, int at, const struct matmul_estimate *candidate)
+{
+    if (ranking->count < ranking->most) ranking->count++;
+    memmove(ranking->list + at + 1, ranking->list + at, (size_t)(ranking->count - 1 - at) * sizeof *ranking->list);
+    ranking->list[at] = *candidate;
+}
+
 static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
                       int capacity)
 {
@@ -316,11 +324,18 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
             p[MATMUL_WGMMA_ROW_GROUP] = 2048 / *tile_m; /* 2048 rows of x in the L2 cache */
             rank_choices(&ranking, p, gpu);
         }
-    /* Weights are usually best requested early: one candidate tests whether that holds here. */
+    /* Weights are usually best requested early: one candidate tests whether that holds here, another whether fewer of them, which leave
+     * the memory free for the first rows of x, are better. */
     if (ranking.count && ranking.list[0].params[MATMUL_WGMMA_TILE_M] >= rows) {
-        if (ranking.count < ranking.most) ranking.count++;
-        ranking.list[ranking.count - 1] = ranking.list[0];
-        ranking.list[ranking.count - 1].params[MATMUL_WGMMA_PREFETCH] = 0;
+        enum { FEW_STAGES = 4 };
+        struct matmul_estimate variant = ranking.list[0];
+        if (variant.params[MATMUL_WGMMA_STAGES] > FEW_STAGES) {
+            variant.params[MATMUL_WGMMA_PREFETCH] = FEW_STAGES;
+            insert_candidate(&ranking, 1, &variant);
+        }
+        variant.params[MATMUL_WGMMA_PREFETCH] = 0;
+        if (ranking.count == ranking.most) ranking.count--;
+        insert_candidate(&ranking, ranking.count, &variant);
     }
     return matmul_device_ranked(&ranking, params_out, capacity);
 }

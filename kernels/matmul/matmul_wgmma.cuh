@@ -2,7 +2,7 @@
 /* matmul by Hopper's wgmma, for any number of rows: contract in matmul_device.h, without HAS_NORM.
  *
  * The product is computed transposed, D = W tile . x tile^T: TILE_N rows of W are wgmma's M operand, so that a
- * decode batch of 9..64 rows uses most of it, and TILE_M rows of x are its N operand. A producer warp streams both
+ * decode batch of 9..64 rows uses most of it, and TILE_M rows of x are its N operand. Producer warps stream both
  * tiles through a ring of STAGES stages (tiled copies, mbarriers); each of WARPGROUPS consumer warpgroups multiplies
  * its rows of W and keeps the sums in registers. Sums are transposed through shared memory, so that rows of out are
  * written in whole sectors.
@@ -62,7 +62,7 @@ template <class P> struct matmul_wgmma_body {
      * * 3 + 56. */
     static constexpr bool REALLOCATE = matmul_wgmma_reallocates(LEAST_BLOCKS, P::WARPGROUPS);
     static constexpr int CONSUMERS = 128 * P::WARPGROUPS;
-    /* Warps that load, stage by stage in turn. To ask for the strips of all panels of a stage takes one about as long as to
+    /* Warps that load W, stage by stage in turn; one more loads x. To ask for the strips of all panels of a stage takes one about as long as to
      * multiply them. */
     static constexpr int PRODUCERS = CODED && REALLOCATE ? 2 : 1;
     static constexpr int THREADS = (int)matmul_wgmma_threads(LEAST_BLOCKS, P::WARPGROUPS);
@@ -527,10 +527,18 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* SPLIT_K: shares of a tile, 8 rows of x and 64 of W each for every warpgroup, of which a block of the cluster has one in SPLIT_K;
-     * as many at once as the staging area holds, whose sums are 64 registers at most. */
+     * as many at once as the staging area holds, whose sums are 32 registers at most. */
     static constexpr int SHARES = PARTS * BLOCKS, OWN_SHARES = (SHARES + P::SPLIT_K - 1) / P::SPLIT_K;
-    static constexpr int STAGED_SHARES = 2 * STAGED_BLOCKS < 16 / P::SPLIT_K ? 2 * STAGED_BLOCKS : 16 / P::SPLIT_K;
+    static constexpr int MOST_SHARES = P::SPLIT_K > 4 ? 1 : 8 / P::SPLIT_K;
+    static constexpr int STAGED_SHARES = 2 * STAGED_BLOCKS < MOST_SHARES ? 2 * STAGED_BLOCKS : MOST_SHARES;
     static constexpr int BATCH = OWN_SHARES < STAGED_SHARES ? OWN_SHARES : STAGED_SHARES;
+
+    /* Sums of this block itself. */
+    static __device__ __forceinline__ float4 load_sums(u32 at)
+    {
+        const uint4 bits = load_shared_ordered(at);
+        return make_float4(float_of_bits(bits.x), float_of_bits(bits.y), float_of_bits(bits.z), float_of_bits(bits.w));
+    }
 
     /* What will be added to a batch of shares, of which `first` is the first. */
     static __device__ __forceinline__ void load_shares(residual_part (&parts)[BATCH], destination to, tile at,
@@ -582,7 +590,7 @@ template <class P> struct matmul_wgmma_body {
             tile_prefetch_map(&x_map);
             if constexpr (HAS_MAP) tile_prefetch_map(&weights);
             for (u32 i = 0; i < P::STAGES; i++) {
-                barrier_init(full + 8 * i, 1);
+                barrier_init(full + 8 * i, 2);                                 /* the producers of W and of x */
                 barrier_init(empty + 8 * i, P::WARPGROUPS * 4 * P::MULTICAST); /* a consumer warp each */
             }
             barrier_init_done();
@@ -596,36 +604,41 @@ template <class P> struct matmul_wgmma_body {
             if constexpr (REALLOCATE) registers_decrease<P::WARPGROUPS == 2 ? 40 : 56>();
             const bool leads = threadIdx.x % 32 == 0; /* the others help to load coded weights */
             const int warp = ((int)threadIdx.x - CONSUMERS) / 32;
+            /* Weights are constants: only x waits for the launches before this one. */
             if (warp < PRODUCERS && (CODED || leads)) {
                 const u64 policy = policy_evict_first();
-                const bool prefetches = P::PREFETCH && ROW_TILES == 1 && cluster < row_tiles * COLUMN_TILES;
-                const int ahead = prefetches ? min(P::STAGES, end_step - first_step) : 0;
-                for (int i = warp; i < ahead; i += PRODUCERS) {
-                    const u32 barrier = full + 8 * (u32)i;
-                    const tile at = tile_at(cluster, 1, rank);
-                    if (leads) barrier_expect(barrier, w_bytes(at));
-                    if (CODED) __syncwarp();
-                    load_w(base + (u32)(i * STAGE_BYTES), weights, at, first_step + i, barrier, policy);
-                }
-                device_wait();
+                constexpr int AHEAD_STAGES = ROW_TILES > 1 ? 0 : P::PREFETCH == 1 ? P::STAGES : P::PREFETCH;
                 u32 slot = 0, parity = 1;
                 int count = 0; /* of stages, of all warps */
                 for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
                     const tile at = tile_at(index, row_tiles, rank);
 #pragma unroll 1
                     for (int step = first_step; step < end_step; step++, count++) {
-                        const u32 barrier = full + 8 * slot, to = base + slot * STAGE_BYTES;
+                        const u32 barrier = full + 8 * slot;
                         if (PRODUCERS == 1 || count % PRODUCERS == warp) {
-                            if (count < ahead) {
-                                if (leads) barrier_arrive_expect(barrier, X_TILE_BYTES);
-                            } else {
-                                barrier_wait(empty + 8 * slot, parity);
-                                if (leads) barrier_arrive_expect(barrier, w_bytes(at) + X_TILE_BYTES);
-                                if (CODED) __syncwarp();
-                                load_w(to, weights, at, step, barrier, policy);
-                            }
-                            if (leads) load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
+                            if (count / PRODUCERS == AHEAD_STAGES / PRODUCERS) device_wait();
+                            barrier_wait(empty + 8 * slot, parity);
+                            if (leads) barrier_arrive_expect(barrier, w_bytes(at));
+                            if (CODED) __syncwarp();
+                            load_w(base + slot * STAGE_BYTES, weights, at, step, barrier, policy);
                         }
+                        if (++slot == P::STAGES) {
+                            slot = 0;
+                            parity ^= 1;
+                        }
+                    }
+                }
+            } else if (warp == PRODUCERS && leads) {
+                device_wait();
+                u32 slot = 0, parity = 1;
+                for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
+                    const tile at = tile_at(index, row_tiles, rank);
+#pragma unroll 1
+                    for (int step = first_step; step < end_step; step++) {
+                        const u32 barrier = full + 8 * slot;
+                        barrier_wait(empty + 8 * slot, parity);
+                        barrier_arrive_expect(barrier, X_TILE_BYTES);
+                        load_x(base + slot * STAGE_BYTES + W_BYTES, &x_map, at, step, barrier, rank);
                         if (++slot == P::STAGES) {
                             slot = 0;
                             parity ^= 1;
@@ -758,7 +771,7 @@ template <class P> struct matmul_wgmma_body {
                             for (int i = 0; i < P::SPLIT_K; i++) {
                                 const int share = min(first + j * P::SPLIT_K, SHARES - 1);
                                 const u32 place = base + (u32)(share * CONSUMERS + (int)threadIdx.x) * 16;
-                                v[j][i] = cluster_load(cluster_address(place, (u32)i));
+                                v[j][i] = i == rank ? load_sums(place) : cluster_load(cluster_address(place, (u32)i));
                             }
 #pragma unroll
                         for (int j = 0; j < BATCH; j++) {

@@ -100,17 +100,17 @@ LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size 
 }
 
 /* Blocks on a multiprocessor that the registers leave room for: one loads while another begins, ends or waits. A thread with
- * coded weights needs about 40 registers more; a quarter of a multiprocessor has 512 for each lane. */
+ * coded weights needs about 48 registers more; a quarter of a multiprocessor has 512 for each lane. */
 LAYOUT_FUNCTION layout_size matmul_wgmma_blocks(layout_size encoding, layout_size sums, layout_size warpgroups)
 {
-    const layout_size warps = 4 * warpgroups + 1;
+    const layout_size warps = 4 * warpgroups + 2;
     layout_size blocks = 1;
     if (!fragment_is_coded(encoding)) return sums <= 64 && warpgroups < 3 ? 2 : 1;
-    while (blocks < 4 && 512 / layout_divide_up((blocks + 1) * warps, 4) / 8 * 8 >= sums + 40) blocks++;
+    while (blocks < 4 && 512 / layout_divide_up((blocks + 1) * warps, 4) / 8 * 8 >= sums + 48) blocks++;
     return blocks;
 }
 
-/* If one alone, the producer is a whole warpgroup, which gives its registers to the warpgroups that multiply. */
+/* If one alone, the producers are a whole warpgroup, which gives its registers to the warpgroups that multiply. */
 LAYOUT_FUNCTION int matmul_wgmma_reallocates(layout_size blocks, layout_size warpgroups)
 {
     return blocks == 1 && warpgroups > 1;
@@ -118,7 +118,7 @@ LAYOUT_FUNCTION int matmul_wgmma_reallocates(layout_size blocks, layout_size war
 
 LAYOUT_FUNCTION layout_size matmul_wgmma_threads(layout_size blocks, layout_size warpgroups)
 {
-    return 128 * warpgroups + (matmul_wgmma_reallocates(blocks, warpgroups) ? 128 : 32);
+    return 128 * warpgroups + (matmul_wgmma_reallocates(blocks, warpgroups) ? 128 : 64);
 }
 
 #endif

@@ -32,6 +32,8 @@ TEST(test_tails)
         {{.rows = 300, .n = 650, .k = 328, .dtype = F16, .out_dtype = F32}, {{192, 192, 64, 3, 3, 1, 2, 1, 1, 1}}},
         {{.rows = 330, .n = 300, .k = 328, .dtype = BF16, .out_dtype = F16}, {{128, 160, 64, 2, 3, 1, 2, 0, 2, 1}}},
         {{.rows = 256, .n = 300, .k = 2048, .dtype = BF16, .out_dtype = F32}, {{128, 128, 64, 2, 3, 8, 1, 0, 2, 1}}},
+        {{.rows = 64, .n = 300, .k = 2048, .dtype = BF16, .out_dtype = F32}, {{128, 64, 64, 2, 6, 3, 1, 0, 2, 4}}},
+        {{.rows = 64, .n = 700, .k = 512, .dtype = BF16, .out_dtype = BF16}, {{256, 64, 64, 2, 3, 7, 1, 0, 1, 24}}},
     };
     TEST_NEEDS_DEVICE();
     matmul_device_check_cases(&device_matmul_wgmma, cases, sizeof cases / sizeof cases[0]);
@@ -146,7 +148,7 @@ TEST(test_codes_of_both)
          {{128, 24, 128, 1, 3, 2, 1, 0, 2, 1}}},
         {{.rows = 60, .n = 1000, .k = 2048, .out_dtype = BF16, .codes = true}, {{256, 64, 256, 2, 2, 2, 1, 0, 2, 1}}},
         {{.rows = 64, .n = 700, .k = 1152, .out_dtype = F32, .residual = true, .codes = true},
-         {{64, 64, 128, 1, 5, 4, 1, 0, 1, 1}}},
+         {{64, 64, 128, 1, 5, 4, 1, 0, 1, 3}}},
         {{.rows = 300, .n = 650, .k = 336, .out_dtype = F32, .residual = true, .codes = true},
          {{192, 64, 128, 3, 3, 1, 1, 1, 4, 1}}},
         {{.rows = 700, .n = 1600, .k = 4096, .out_dtype = BF16, .codes = true}, {{128, 128, 128, 2, 4, 1, 2, 1, 4, 1}}},

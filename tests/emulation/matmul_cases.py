@@ -170,7 +170,7 @@ def codes_of_both():
         case = {"DTYPE": encoding, "INPUT_DTYPE": codes}
         yield wgmma(**case, ROWS=70, VALID=67, N=72, K=272, TILE_M=64, HAS_BIAS=1)
         yield wgmma(**case, ROWS=9, N=264, K=512, TILE_M=16, TILE_N=256, WARPGROUPS=2, TILE_K=256, HAS_RESIDUAL=1)
-        yield wgmma(**case, ROWS=40, N=96, K=400, TILE_M=32, TILE_N=128, EPILOGUE=1, STAGES=2 + i % 4)
+        yield wgmma(**case, ROWS=40, N=96, K=400, TILE_M=32, TILE_N=128, EPILOGUE=1, STAGES=2 + i % 4, PREFETCH=i % 4)
         yield wgmma(**case, ROWS=130, VALID=129, N=130, K=144, TILE_M=96, TILE_N=128, WARPGROUPS=2, ROW_GROUP=1)
 
 
@@ -226,5 +226,6 @@ def plain():
     yield mma(DTYPE=BF16, ROWS=20, N=48, K=264, TILE_K=64, EPILOGUE=21)
     yield wgmma(DTYPE=BF16, ROWS=40, VALID=33, N=72, K=264, TILE_M=32, TILE_K=64, HAS_BIAS=1)
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=1)
+    yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=520, TILE_N=128, WARPGROUPS=2, STAGES=4, PREFETCH=2)
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=3)
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=18)
