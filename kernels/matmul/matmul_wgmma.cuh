@@ -527,9 +527,9 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* SPLIT_K: shares of a tile, 8 rows of x and 64 of W each for every warpgroup, of which a block of the cluster has one in SPLIT_K;
-     * as many at once as the staging area holds, whose sums are 32 registers at most. */
+     * as many at once as the staging area holds, whose sums are 36 registers at most. */
     static constexpr int SHARES = PARTS * BLOCKS, OWN_SHARES = (SHARES + P::SPLIT_K - 1) / P::SPLIT_K;
-    static constexpr int MOST_SHARES = P::SPLIT_K > 4 ? 1 : 8 / P::SPLIT_K;
+    static constexpr int MOST_SHARES = P::SPLIT_K > 4 ? 1 : 9 / P::SPLIT_K;
     static constexpr int STAGED_SHARES = 2 * STAGED_BLOCKS < MOST_SHARES ? 2 * STAGED_BLOCKS : MOST_SHARES;
     static constexpr int BATCH = OWN_SHARES < STAGED_SHARES ? OWN_SHARES : STAGED_SHARES;
 
