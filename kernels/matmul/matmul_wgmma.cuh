@@ -350,10 +350,7 @@ template <class P> struct matmul_wgmma_body {
             barrier_wait(full + 8 * *slot, *parity);
             multiply_strips(sums, groups, stage, last, (step - first_step) % GROUP_STAGES == 0);
             last = empty + 8 * *slot;
-            if (++*slot == P::STAGES) {
-                *slot = 0;
-                *parity ^= 1;
-            }
+            if (++*slot == P::STAGES) *slot = 0, *parity ^= 1;
         }
         wgmma_wait<0>();
         if (last) release(last);
@@ -622,10 +619,7 @@ template <class P> struct matmul_wgmma_body {
                             if (CODED) __syncwarp();
                             load_w(base + slot * STAGE_BYTES, weights, at, step, barrier, policy);
                         }
-                        if (++slot == P::STAGES) {
-                            slot = 0;
-                            parity ^= 1;
-                        }
+                        if (++slot == P::STAGES) slot = 0, parity ^= 1;
                     }
                 }
             } else if (warp == PRODUCERS && leads) {
@@ -639,10 +633,7 @@ template <class P> struct matmul_wgmma_body {
                         barrier_wait(empty + 8 * slot, parity);
                         barrier_arrive_expect(barrier, X_TILE_BYTES);
                         load_x(base + slot * STAGE_BYTES + W_BYTES, &x_map, at, step, barrier, rank);
-                        if (++slot == P::STAGES) {
-                            slot = 0;
-                            parity ^= 1;
-                        }
+                        if (++slot == P::STAGES) slot = 0, parity ^= 1;
                     }
                 }
             }
@@ -712,10 +703,7 @@ template <class P> struct matmul_wgmma_body {
                         wgmma_wait<1>(); /* the step before has been multiplied: its stage is free */
                         if (step > first_step) release(empty + 8 * last);
                         last = slot;
-                        if (++slot == P::STAGES) {
-                            slot = 0;
-                            parity ^= 1;
-                        }
+                        if (++slot == P::STAGES) slot = 0, parity ^= 1;
                     }
                     wgmma_wait<0>();
                     release(empty + 8 * last);
@@ -800,7 +788,7 @@ template <class P> struct matmul_wgmma_body {
                         }
                         if (is_last) break;
                         load_shares(residual_rows, to, at, (int)warpgroup, first + BATCH * P::SPLIT_K);
-                        named_barrier(1 + (int)warpgroup, 128); /* what is staged has been written */
+                        named_barrier(1 + (int)warpgroup, 128); /* all staged rows have been written */
                     }
                     cluster_wait(); /* no block ends while another reads its sums */
                 }
