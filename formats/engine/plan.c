@@ -427,8 +427,11 @@ static bool verify_launch(const struct plan *plan, uint32_t index, const struct 
                           struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
-    if (launch->op < OP_EMBED || launch->op >= OP_COUNT)
-        return status_fail(status, STATUS_CORRUPT, "unknown op %u", launch->op);
+    if (launch->op < OP_EMBED) return status_fail(status, STATUS_CORRUPT, "unknown op %u", launch->op);
+    if (launch->op >= OP_COUNT)
+        return status_fail(status, STATUS_VERSION,
+                           "needs a newer runtime: unknown op %u; use the runtime that came with the builder",
+                           launch->op);
     if (launch->reserved != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
     if (!verify_slices(&plan->header, launch, status) || !verify_params(plan, launch, status)) return false;
     for (uint32_t i = 0; i < launch->operand_count; i++)
