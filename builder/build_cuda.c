@@ -243,7 +243,7 @@ static bool lower_one(struct build *build, const struct plan_graphs *from, uint3
             if ((is_last && !variants->count) || status->code != STATUS_BAD_INPUT) return false;
             /* A launch for few rows may have no kernel for the encoding of a weight (--keep). That of a router with its norm is one
              * of two ways, and matrices that are too large for it are usual: no warning. */
-            if (from->graphs[g]->small_batch && !from->graphs[g]->routed_mlp)
+            if (from->graphs[g]->plan_rows == GRAPH_ROWS_SMALL_BATCH)
                 progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows,
                               status->message);
             status_clear(status);

@@ -111,11 +111,9 @@ bool build_make_graph(struct build *build, struct graph *graph, enum engine_targ
 {
     init_graph(build, graph, target, kind);
     if (target == TARGET_CPU) graph->rounds_to = rounds_to;
-    graph->routed_mlp = plan_rows == GRAPH_ROWS_ROUTED_MLP;
-    graph->small_batch = plan_rows == GRAPH_ROWS_SMALL_BATCH || graph->routed_mlp;
-    graph->router_batch = plan_rows == GRAPH_ROWS_ROUTER_BATCH;
+    graph->plan_rows = plan_rows;
     return import(build, graph, is_engines, status) &&
-           (!graph->small_batch || share_encodings(graph, &build->decode, status)) &&
+           (!graph_has_few_rows(graph) || share_encodings(graph, &build->decode, status)) &&
            run_build_passes(build, graph, is_engines, status);
 }
 

@@ -21,10 +21,7 @@ const struct graph *build_eight_bit_graph_of(const struct build *build, enum pla
 /* The encoding that a model without weights is assumed to have. */
 enum encoding_id build_assumed_encoding(const struct build *build);
 
-/* What a graph's plans are: of any rows, or those that graph->small_batch, routed_mlp (with it) or router_batch is for. */
-enum graph_rows { GRAPH_ROWS_ANY, GRAPH_ROWS_SMALL_BATCH, GRAPH_ROWS_ROUTED_MLP, GRAPH_ROWS_ROUTER_BATCH };
-
-/* Imports the model for a target, the build's or the CPU, and runs the passes. Requires with a small batch: the weights of build->decode
+/* Imports the model for a target, the build's or the CPU, and runs the passes. Requires for few rows: the weights of build->decode
  * are bound. `rounds_to`: what matmuls of the CPU round activations to, as graph.h says. `is_engines`: false for the model that the
  * engine is compared with, which gets no static scales of its KV cache and is not dumped. */
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,

@@ -93,8 +93,8 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, c
                                       : PLAN_DECODE);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = types->matrices == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
-    graph->small_batch = graph->routed_mlp = which == TEST_SMALL_BATCH;
-    graph->router_batch = which == TEST_ROUTER_BATCH;
+    if (which == TEST_SMALL_BATCH) graph->plan_rows = GRAPH_ROWS_ROUTED_MLP;
+    if (which == TEST_ROUTER_BATCH) graph->plan_rows = GRAPH_ROWS_ROUTER_BATCH;
     graph->has_routed_matmul = routed;
     graph->shared_per_block = routed ? 227 << 10 : 0;
     graph->multiprocessors = routed ? 132 : 0;

@@ -258,7 +258,7 @@ static void begin(struct graph *graph, enum plan_kind kind, bool small_batch)
     graph_init(graph, &no_config, kind);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = DTYPE_BF16;
-    graph->small_batch = small_batch;
+    if (small_batch) graph->plan_rows = GRAPH_ROWS_SMALL_BATCH;
 }
 
 enum { WIDTH = 8 };

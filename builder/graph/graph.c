@@ -322,7 +322,7 @@ uint32_t graph_least_rows_of_codes(const struct graph *graph)
 bool graph_is_small_batch(const struct graph *graph, int value)
 {
     /* Out rows of a prefill: the last token. */
-    return (graph->values[value].rows == ROWS_OUT && graph->kind == PLAN_PREFILL) || graph->small_batch;
+    return (graph->values[value].rows == ROWS_OUT && graph->kind == PLAN_PREFILL) || graph_has_few_rows(graph);
 }
 
 bool graph_may_join(const struct graph *graph, uint32_t layer, enum graph_join join)

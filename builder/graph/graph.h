@@ -46,7 +46,7 @@ struct graph_weight {
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;
     bool used; /* set by dead_code: some node reads it */
-    /* set by bind_weights and plan_weights; in a graph with input_codes or small_batch the first two by share_encodings, before its
+    /* set by bind_weights and plan_weights; in a graph with input_codes or of few rows the first two by share_encodings, before its
      * passes */
     enum encoding_id encoding; /* in the engine file */
     bool keeps_codes;          /* of the quantised tensors that it is of */
@@ -75,6 +75,14 @@ struct graph_node {
     bool removed;
 };
 
+/* Token rows of the plans that a graph is for. */
+enum graph_rows {
+    GRAPH_ROWS_ANY,
+    GRAPH_ROWS_SMALL_BATCH, /* at most GRAPH_SMALL_BATCH */
+    GRAPH_ROWS_ROUTED_MLP,  /* likewise, and an MLP over experts may be one launch */
+    GRAPH_ROWS_ROUTER_BATCH /* at most GRAPH_ROUTER_BATCH: a router and its norm in one launch */
+};
+
 struct graph {
     const struct model_config *config;      /* borrowed: the whole model's; after pass_shard that of one rank */
     const struct model_config *rank_config; /* borrowed; with one rank NULL */
@@ -87,10 +95,7 @@ struct graph {
     int64_t shared_per_block;   /* CUDA: bytes of shared memory that a thread block of the GPU may take; 0: not known */
     int multiprocessors;        /* CUDA: of the GPU; 0: not known */
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
-    /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay. Requires, as input_codes: share_encodings. */
-    bool small_batch;
-    bool routed_mlp;   /* CUDA, with small_batch: an MLP over experts may be one launch */
-    bool router_batch; /* CUDA: at most GRAPH_ROUTER_BATCH token rows: a router and its norm in one launch */
+    enum graph_rows plan_rows;  /* CUDA; few rows require share_encodings, as input_codes does */
     /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
      * the weights have their encodings before the passes run (share_encodings). */
     enum dtype input_codes;
@@ -158,11 +163,16 @@ enum tensor_layout graph_weight_layout(const struct graph *graph, const struct g
 /* Whether matmul_gemv, at so many rows, does this matmul over experts with all that it alone has: the norm of x with a gate, and
  * without one the sum over a row's choices. */
 bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *matmul, uint32_t rows);
-/* Most rows of plans that a graph with small_batch is for: GRAPH_SMALL_BATCH, fewer where its matmuls over experts need it. */
+/* At most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay. */
+static inline bool graph_has_few_rows(const struct graph *graph)
+{
+    return graph->plan_rows == GRAPH_ROWS_SMALL_BATCH || graph->plan_rows == GRAPH_ROWS_ROUTED_MLP;
+}
+/* Most rows of plans that a graph of few rows is for: GRAPH_SMALL_BATCH, fewer where its matmuls over experts need it. */
 uint32_t graph_small_batch_rows(const struct graph *graph);
-/* Likewise with routed_mlp, 0 where no MLP has become one launch. */
+/* Likewise one of GRAPH_ROWS_ROUTED_MLP, 0 where no MLP has become one launch. */
 uint32_t graph_routed_mlp_rows(const struct graph *graph);
-/* Likewise with router_batch: GRAPH_ROUTER_BATCH, 0 where no router has become one launch with its norm. */
+/* Likewise one of GRAPH_ROWS_ROUTER_BATCH: GRAPH_ROUTER_BATCH, 0 where no router has become one launch with its norm. */
 uint32_t graph_router_batch_rows(const struct graph *graph);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);

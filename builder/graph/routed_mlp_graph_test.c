@@ -30,7 +30,8 @@ static void open_graph(struct graph *graph, const struct test_device_model *mode
     graph_init(graph, &model->config, PLAN_DECODE);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = DTYPE_BF16;
-    graph->small_batch = graph->routed_mlp = graph->has_routed_matmul = true;
+    graph->plan_rows = GRAPH_ROWS_ROUTED_MLP;
+    graph->has_routed_matmul = true;
     graph->shared_per_block = shared_per_block;
     graph->multiprocessors = 132;
     graph->ranks = model->ranks;

@@ -11,7 +11,7 @@ static bool run(struct graph *graph, struct status *status)
     for (int n = 0; n < graph->node_count && !graph->out_of_memory; n++) {
         struct graph_node *matmul = &graph->nodes[n];
         if (matmul->removed || matmul->op != OP_MATMUL || !matmul_sums_choices(matmul->params) ||
-            (graph->small_batch && graph_gemv_has_experts(graph, matmul, 1)))
+            (graph_has_few_rows(graph) && graph_gemv_has_experts(graph, matmul, 1)))
             continue;
         const int out = matmul->operands[MATMUL_OUT], residual = matmul->operands[MATMUL_RESIDUAL];
         const struct graph_value value = graph->values[out];

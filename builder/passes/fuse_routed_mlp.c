@@ -65,7 +65,7 @@ static void visit(struct graph *graph, struct graph_index *index, int n)
 
 static bool run(struct graph *graph, struct status *status)
 {
-    return !graph->routed_mlp || pass_visit(graph, OP_ROUTED_MATMUL, visit, status);
+    return graph->plan_rows != GRAPH_ROWS_ROUTED_MLP || pass_visit(graph, OP_ROUTED_MATMUL, visit, status);
 }
 
 const struct pass pass_fuse_routed_mlp =

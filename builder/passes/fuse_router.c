@@ -155,8 +155,8 @@ static void visit_norm(struct graph *graph, struct graph_index *index, int n)
 
 static bool run(struct graph *graph, struct status *status)
 {
-    if (!graph->has_routed_matmul || (!graph->small_batch && !graph->router_batch)) return true;
-    return pass_visit(graph, OP_ROUTER, graph->small_batch ? visit : visit_norm, status);
+    if (!graph->has_routed_matmul || graph->plan_rows == GRAPH_ROWS_ANY) return true;
+    return pass_visit(graph, OP_ROUTER, graph_has_few_rows(graph) ? visit : visit_norm, status);
 }
 
 const struct pass pass_fuse_router =
