@@ -30,7 +30,7 @@
     PARAM(PERSISTENT) = 0; /* blocks per SM that take tiles in turn; 0: a block (or cluster) for each tile */ \
     PARAM(ROW_GROUP) =                                                                                        \
         8; /* row tiles that take the same rows of W one after the other, while these are in the L2 cache */  \
-    PARAM(PREFETCH) = 1; /* the first stages of W are asked for before the launches before this one have ended */
+    PARAM(PREFETCH) = 1; /* stages of W that are asked for before the launches before this one have ended; 1: all */
 #define PARAM_HAS_BIAS     0
 #define PARAM_HAS_RESIDUAL 0
 #define PARAM_HAS_X_SCALES 0

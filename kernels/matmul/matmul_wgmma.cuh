@@ -524,9 +524,10 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* SPLIT_K: shares of a tile, 8 rows of x and 64 of W each for every warpgroup, of which a block of the cluster has one in SPLIT_K;
-     * as many at once as the staging area holds, whose sums are 36 registers at most. */
+     * as many at once as the staging area holds, whose sums fit the registers. */
     static constexpr int SHARES = PARTS * BLOCKS, OWN_SHARES = (SHARES + P::SPLIT_K - 1) / P::SPLIT_K;
-    static constexpr int MOST_SHARES = P::SPLIT_K > 4 ? 1 : 9 / P::SPLIT_K;
+    static constexpr int MOST_ADDED = !CODED && LEAST_BLOCKS > 1 && SUMS >= 48 ? 1 : 9; /* of 4 registers each */
+    static constexpr int MOST_SHARES = P::SPLIT_K > MOST_ADDED ? 1 : MOST_ADDED / P::SPLIT_K;
     static constexpr int STAGED_SHARES = 2 * STAGED_BLOCKS < MOST_SHARES ? 2 * STAGED_BLOCKS : MOST_SHARES;
     static constexpr int BATCH = OWN_SHARES < STAGED_SHARES ? OWN_SHARES : STAGED_SHARES;
 
@@ -601,7 +602,6 @@ template <class P> struct matmul_wgmma_body {
             if constexpr (REALLOCATE) registers_decrease<P::WARPGROUPS == 2 ? 40 : 56>();
             const bool leads = threadIdx.x % 32 == 0; /* the others help to load coded weights */
             const int warp = ((int)threadIdx.x - CONSUMERS) / 32;
-            /* Weights are constants: only x waits for the launches before this one. */
             if (warp < PRODUCERS && (CODED || leads)) {
                 const u64 policy = policy_evict_first();
                 constexpr int AHEAD_STAGES = ROW_TILES > 1 ? 0 : P::PREFETCH == 1 ? P::STAGES : P::PREFETCH;
@@ -622,7 +622,7 @@ template <class P> struct matmul_wgmma_body {
                         if (++slot == P::STAGES) slot = 0, parity ^= 1;
                     }
                 }
-            } else if (warp == PRODUCERS && leads) {
+            } else if (warp == PRODUCERS && leads) { /* x alone must wait: weights are constants */
                 device_wait();
                 u32 slot = 0, parity = 1;
                 for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {

@@ -9,9 +9,6 @@
  * mma.m16n8k16 has these four of a row, in this order where a mask takes the codes of 4 bits of two rows apart, and so weights in
  * FRAGMENT16 layout (kernels/matmul/panel.h) are multiplied as they lie.
  *
- * Ops that make a row piece by piece write codes of theirs with a scale for each span of QUANTISE_SPAN columns: scales[r, k / 128], of
- * what the elements of the span are after they have been rounded to 16 bits; else as above.
- *
  * Zeros have the code 0. A row of zeros has the scale 0 and codes of 0, one with a NaN or an infinity the scale NaN and codes of 0. x / scale is rounded as
  * a float32 before it is rounded to a code. A row's result does not depend on the other rows. Rows at and after the count:
  * outputs unspecified. */
@@ -20,7 +17,7 @@
 
 #include "kernels/op/op.h"
 
-enum { QUANTISE_GROUP = 16, QUANTISE_SPAN = 128 };
+enum { QUANTISE_GROUP = 16 };
 
 /* Element of a group whose code is at `place` (0 to 15). */
 static inline int quantise_element(int place) { return place / 4 * 2 + place % 4 / 2 + place % 2 * 8; }

@@ -20,7 +20,8 @@ template <class P> struct rms_norm_body {
     static_assert(!CODES || (KEEP && VECTOR == 4), "launch checks");
     static_assert(P::HAS_RESIDUAL ? KEEP : P::PARTS == 1, "launch checks");
 
-    /* Codes of this thread's numbers, in the order of quantise.h. By all threads. */
+    /* Codes of this thread's numbers, in the order of quantise.h: of 16 elements, four threads have four each, and two of them
+     * exchange pairs, whose codes take turns. By all threads. */
     static __device__ __forceinline__ void store_codes(u8 *out, float *scales, const float (&value)[KEPT][VECTOR],
                                                        int first)
     {
@@ -31,6 +32,7 @@ template <class P> struct rms_norm_body {
             for (int i = 0; i < VECTOR; i++)
                 if (first + s * STRIDE < P::HIDDEN) largest = max_or_nan(largest, fabsf(value[s][i]));
         const float scale = codes_scale<CODES>(block_largest<P::THREADS>(largest));
+        const bool upper = threadIdx.x & 2;
         if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 #pragma unroll
         for (int s = 0; s < KEPT; s++) {
@@ -38,10 +40,10 @@ template <class P> struct rms_norm_body {
 #pragma unroll
             for (int i = 0; i < VECTOR; i += 2)
                 pairs[i / 2] = codes_of_pair<CODES>(value[s][i], value[s][i + 1], scale);
-            const u32 word = codes_in_order(pairs);
-            const int group = (first + s * STRIDE) / 16 * 16;
-            if (first + s * STRIDE < P::HIDDEN)
-                *(u32 *)(out + (i64)blockIdx.x * P::HIDDEN + group + codes_word_at()) = word;
+            const u32 theirs = __shfl_xor_sync(0xffffffffu, pairs[upper ? 0 : 1], 2);
+            const u32 word = upper ? codes_interleaved(theirs, pairs[1]) : codes_interleaved(pairs[0], theirs);
+            const int group = (first + s * STRIDE) / 16 * 16, place = (int)threadIdx.x % 2 * 2 + upper;
+            if (first + s * STRIDE < P::HIDDEN) *(u32 *)(out + (i64)blockIdx.x * P::HIDDEN + group + place * 4) = word;
         }
     }
 

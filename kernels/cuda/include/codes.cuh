@@ -100,16 +100,4 @@ template <int ENCODING> __device__ __forceinline__ u32 codes_of_pair(float first
 /* Four codes, of two pairs in turn. */
 __device__ __forceinline__ u32 codes_interleaved(u32 pair, u32 other) { return __byte_perm(pair, other, 0x5140); }
 
-/* Lanes 4 i to 4 i + 3 have four neighbours each of a group of 16 elements, as two pairs of codes: the lane's word of the group in the
- * order of quantise.h. Two lanes exchange pairs, whose codes take turns. By a whole warp. */
-__device__ __forceinline__ u32 codes_in_order(const u32 (&pairs)[2])
-{
-    const bool upper = threadIdx.x & 2;
-    const u32 theirs = __shfl_xor_sync(0xffffffffu, pairs[upper ? 0 : 1], 2);
-    return upper ? codes_interleaved(theirs, pairs[1]) : codes_interleaved(pairs[0], theirs);
-}
-
-/* Where in the group that word begins, in bytes. */
-__device__ __forceinline__ u32 codes_word_at() { return (threadIdx.x % 2 * 2 + threadIdx.x / 2 % 2) * 4; }
-
 #endif
